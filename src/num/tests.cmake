@@ -1,0 +1,10 @@
+# simd_test compiles simd_test_simd.cc once per instruction set, as operations do.
+set(simd_objects)
+foreach(isa ${PERIGEE_ISAS})
+  add_library(simd_test_${isa} OBJECT simd_test_simd.cc)
+  target_include_directories(simd_test_${isa} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(simd_test_${isa} PRIVATE PERIGEE_ISA=${isa})
+  target_compile_options(simd_test_${isa} PRIVATE ${PERIGEE_FLAGS_${isa}})
+  list(APPEND simd_objects $<TARGET_OBJECTS:simd_test_${isa}>)
+endforeach()
+perigee_test(simd_test SOURCES simd_test.cc ${simd_objects} LIBS perigee_num LABEL quick)

@@ -1,0 +1,75 @@
+#include "tensor/arena.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace perigee::tensor {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+// Physical memory of the machine that is free or easily freed; 0 when unknown.
+size_t available_bytes() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page) : 0;
+}
+
+}  // namespace
+
+Result<Arena> Arena::create(size_t bytes, const std::string& what) {
+  Arena arena;
+  if (bytes == 0) return arena;
+  const size_t machine = available_bytes();
+  if (machine != 0 && bytes > machine) {
+    return resource_exhausted("{} needs {:.1f} GiB, this machine has {:.1f} GiB", what,
+                              static_cast<double>(bytes) / (1 << 30),
+                              static_cast<double>(machine) / (1 << 30));
+  }
+  void* data = ::mmap(nullptr, aligned(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    return resource_exhausted("{} needs {:.1f} GiB, which the system refused", what,
+                              static_cast<double>(bytes) / (1 << 30));
+  }
+  if (bytes >= kHugePage) ::madvise(data, aligned(bytes), MADV_HUGEPAGE);
+  arena.data_ = static_cast<std::byte*>(data);
+  arena.capacity_ = aligned(bytes);
+  return arena;
+}
+
+Arena::Arena(Arena&& other) noexcept { *this = std::move(other); }
+
+Arena& Arena::operator=(Arena&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(capacity_, other.capacity_);
+  std::swap(used_, other.used_);
+  std::swap(frozen_, other.frozen_);
+  return *this;
+}
+
+Arena::~Arena() {
+  if (data_ != nullptr) ::munmap(data_, capacity_);
+}
+
+std::byte* Arena::allocate(size_t bytes) {
+  CHECK(!frozen_);
+  CHECK_LE(used_ + aligned(bytes), capacity_);
+  std::byte* p = data_ + used_;
+  used_ += aligned(bytes);
+  return p;
+}
+
+Tensor Arena::tensor(DType dtype, std::initializer_list<int64_t> dims) {
+  Tensor t = view(nullptr, dtype, dims);
+  t.data = allocate(static_cast<size_t>(t.size() * dtype_bytes(dtype)));
+  return t;
+}
+
+size_t Arena::freeze() {
+  frozen_ = true;
+  return used_;
+}
+
+}  // namespace perigee::tensor
