@@ -1,0 +1,1 @@
+"""An independent reference of the models that Perigee serves, written from the published facts."""
