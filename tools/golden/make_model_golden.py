@@ -2,10 +2,10 @@
 
     python tools/golden/make_model_golden.py [NAME ...]
 
-Fields: `ids`; `logsumexp`, `target_logprob`, `top` (five [id, log-prob] pairs a position), in float64
-with nothing rounded; `emulated`, target log-probs with BF16 rounding for named cache formats; for some
-specs `selections` (layer, row, positions, margin to the first one left out) and `trace` (after each
-layer the residual accumulator of the last token, float64).
+Fields: `weights_sha256` of the checkpoint; `ids`; `logsumexp`, `target_logprob`, `top` (five [id,
+log-prob] pairs a position), in float64 with nothing rounded; `emulated`, target log-probs with BF16
+rounding for named cache formats; for some specs `selections` (layer, row, positions, margin to the
+first one left out) and `trace` (after each layer the residual accumulator of the last token).
 """
 
 import argparse
@@ -47,18 +47,27 @@ def golden(path, ids, top=5, selected=False):
   positions = model_lib.score(truth, ids, top)
   if truth.never_read():
     raise RuntimeError(f"{path}: the reference never read {truth.never_read()[:3]}")
-  result = {"ids": ids,
-            "logsumexp": [p["logsumexp"] for p in positions],
-            "target_logprob": targets(positions),
-            "top": [p["top"] for p in positions]}
+  result = {
+      "weights_sha256": checkpoint.digest(path),
+      "ids": ids,
+      "logsumexp": [p["logsumexp"] for p in positions],
+      "target_logprob": targets(positions),
+      "top": [p["top"] for p in positions]
+  }
   if selected:
-    result["selections"] = [[s.layer, s.row, s.positions, float(f"{s.margin:.6g}")] for s in truth.selections]
+    result["selections"] = [
+        [s.layer, s.row, s.positions, float(f"{s.margin:.6g}")] for s in truth.selections
+    ]
     result["trace"] = [layer[-1].tolist() for layer in truth.trace]
   result["emulated"] = []
   for latent, keys in cache_formats(truth.c):
     emulated = model_lib.score(model_lib.Model(path, "bf16", latent, keys), ids, 1)
     values = [float(f"{value:.9g}") for value in targets(emulated)]
-    result["emulated"].append({"kv_cache_dtype": latent, "index_key_dtype": keys, "target_logprob": values})
+    result["emulated"].append({
+        "kv_cache_dtype": latent,
+        "index_key_dtype": keys,
+        "target_logprob": values
+    })
   return result
 
 
@@ -67,8 +76,10 @@ def summary(name, result):
   parts = []
   for entry in result["emulated"]:
     gap = (torch.tensor(entry["target_logprob"]) - truth).abs()
-    parts.append(f"{entry['kv_cache_dtype']}+{entry['index_key_dtype']} mean {gap.mean():.1e} max {gap.max():.1e}")
-  return f"{name}: {len(result['ids'])} tokens, mean log-prob {truth.mean():.3f}; |emulated - truth| " + "; ".join(parts)
+    cache = f"{entry['kv_cache_dtype']}+{entry['index_key_dtype']}"
+    parts.append(f"{cache} mean {gap.mean():.1e} median {gap.median():.1e} max {gap.max():.1e}")
+  head = f"{name}: {len(result['ids'])} tokens, mean log-prob {truth.mean():.3f}"
+  return f"{head}; |emulated - truth| {'; '.join(parts)}"
 
 
 def write(path, result):

@@ -8,6 +8,7 @@ receives config.json and the weights; `--all` writes every spec to a folder of i
 """
 
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -59,8 +60,16 @@ def bell(seed, name, count):
 # In-projections keep a normed row near deviation 0.7. Queries and routers are sharper, so that
 # attention and routing have something to decide; what routing adds is smaller, so that one choice
 # that BF16 rounding turns does not change every later number.
-GAIN = {"linear": 0.7, "query": 1.0, "beta": 1.4, "router": 1.4, "res_query": 0.9, "out": 0.5,
-        "routed_out": 0.2, "head": 0.8}
+GAIN = {
+    "linear": 0.7,
+    "query": 1.0,
+    "beta": 1.4,
+    "router": 1.4,
+    "res_query": 0.9,
+    "out": 0.5,
+    "routed_out": 0.2,
+    "head": 0.8
+}
 
 
 def fill(tensor, spec, config):
@@ -141,6 +150,16 @@ def write_folder(spec, out):
   total = sum(array.nbytes for _, _, array in rows)
   with open(os.path.join(out, "model.safetensors.index.json"), "w", encoding="utf-8") as file:
     json.dump({"metadata": {"total_size": total}, "weight_map": weight_map}, file, indent=1)
+
+
+def digest(path):
+  """SHA-256 over the weight files of a folder, in the order of their names."""
+  total = hashlib.sha256()
+  for name in sorted(os.listdir(path)):
+    if name.endswith(".safetensors"):
+      with open(os.path.join(path, name), "rb") as file:
+        total.update(file.read())
+  return total.hexdigest()
 
 
 def load_specs(path):

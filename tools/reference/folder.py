@@ -15,8 +15,11 @@ def write_safetensors(path, tensors):
   """`tensors`: list of (name, type on disk, array of codes or values)."""
   header, offset = {"__metadata__": {"format": "pt"}}, 0
   for name, dtype, array in tensors:
-    header[name] = {"dtype": dtype, "shape": list(array.shape),
-                    "data_offsets": [offset, offset + array.nbytes]}
+    header[name] = {
+        "dtype": dtype,
+        "shape": list(array.shape),
+        "data_offsets": [offset, offset + array.nbytes]
+    }
     offset += array.nbytes
   text = json.dumps(header, separators=(",", ":")).encode()
   text += b" " * (-len(text) % 8)  # the data starts at a multiple of 8
@@ -30,7 +33,7 @@ def write_safetensors(path, tensors):
 
 
 class Folder:
-  """Reads tensors by name, with or without the prefix `language_model.`, from one file or shards."""
+  """Reads tensors by their name without the prefix, from one file or from shards."""
 
   def __init__(self, path):
     self._place = {}

@@ -21,7 +21,8 @@ def bf16_bits(x):
 
 def bf16_values(codes):
   """uint16 bf16 codes -> float32."""
-  return (np.ascontiguousarray(codes, dtype=np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+  return (np.ascontiguousarray(codes, dtype=np.uint16).astype(np.uint32) << np.uint32(16)).view(
+      np.float32)
 
 
 def e4m3_bits(x):
@@ -92,7 +93,8 @@ def mxfp4_encode(x):
   grouped = _groups(np.asarray(x, dtype=np.float64), 32)
   amax = np.maximum(np.abs(grouped).max(axis=-1), E2M1_MAX * 2.0**-126)
   mantissa, exponent = np.frexp(amax / E2M1_MAX)
-  exponent = np.where(mantissa == 0.5, exponent - 1, exponent)  # ceil(log2) of an exact power is itself
+  exponent = np.where(mantissa == 0.5, exponent - 1,
+                      exponent)  # ceil(log2) of an exact power is itself
   exponent = np.clip(exponent, -127, 127)
   codes = e2m1_bits(np.ldexp(grouped, -exponent[..., None]))
   return pack_nibbles(codes.reshape(x.shape)), (exponent + 127).astype(np.uint8)

@@ -15,7 +15,9 @@ import torch.nn.functional as F
 from tools.reference import config as config_lib
 from tools.reference import folder as folder_lib
 from tools.reference import formats
+from tools.reference import kda_chunked
 
+KDA_FORMS = {"recurrence": None, "chunk": "operands", "chunk-keep-solve": "keep_solve"}
 L2_EPS = 1e-6  # of the q and k norms in KDA
 INDEX_NORM_EPS = 1e-6
 ROUTER_EPS = 1e-20
@@ -34,7 +36,10 @@ def causal_conv(u, weight):
 
 
 def kda_recurrence(q, k, v, g, beta):
-  """q, k, g [T, H, K] (normed, q scaled, g = log decay), v [T, H, V], beta [T, H] -> o [T, H, V]."""
+  """q, k, g [T, H, K], v [T, H, V], beta [T, H] -> o [T, H, V].
+
+  q and k are normed, q is scaled, g is the logarithm of the decay.
+  """
   state = q.new_zeros(q.shape[1], q.shape[2], v.shape[2])
   out = []
   for t in range(len(q)):
@@ -62,7 +67,12 @@ class Selection:
 class Model:
   """One checkpoint folder, ready for forward passes over whole sequences."""
 
-  def __init__(self, path, precision="float64", kv_cache_dtype="auto", index_key_dtype="auto"):
+  def __init__(self,
+               path,
+               precision="float64",
+               kv_cache_dtype="auto",
+               index_key_dtype="auto",
+               kda_form="recurrence"):
     self.c = config_lib.load_config(path)
     self.files = folder_lib.Folder(path)
     if precision not in ("float64", "bf16"):
@@ -73,6 +83,7 @@ class Model:
       default = "exact"
     self.latent_format = default if kv_cache_dtype == "auto" else kv_cache_dtype
     self.key_format = default if index_key_dtype == "auto" else index_key_dtype
+    self.chunk_rounding = KDA_FORMS[kda_form]
     self.weights = {}
     self.selections = []
     self.trace = []
@@ -94,7 +105,8 @@ class Model:
     """A routed matrix; MXFP4 and BF16 are told apart by the name on disk."""
     if name not in self.weights:
       if name + "_packed" in self.files:
-        values = formats.mxfp4_decode(self.files.codes(name + "_packed"), self.files.codes(name + "_scale"))
+        values = formats.mxfp4_decode(self.files.codes(name + "_packed"),
+                                      self.files.codes(name + "_scale"))
       else:
         values = self.files.values(name)
       self.weights[name] = torch.from_numpy(values)
@@ -115,8 +127,11 @@ class Model:
   def kda(self, x, base):
     c = self.c
     heads = lambda y: y.reshape(len(x), c.kda_heads, c.kda_dim)
-    q, k, v = (heads(self.r(causal_conv(self.linear(x, f"{base}{s}_proj.weight"), self.w(f"{base}{s}_conv1d.weight"))))
-               for s in "qkv")
+    mixed = []
+    for s in "qkv":
+      u = self.linear(x, f"{base}{s}_proj.weight")
+      mixed.append(heads(self.r(causal_conv(u, self.w(f"{base}{s}_conv1d.weight")))))
+    q, k, v = mixed
     q, k = (y * torch.rsqrt((y * y).sum(-1, keepdim=True) + L2_EPS) for y in (q, k))
     z = heads(self.linear(self.linear(x, f"{base}f_a_proj.weight"), f"{base}f_b_proj.weight"))
     rate = torch.exp(self.w(f"{base}A_log").flatten()[:c.kda_heads])[None, :, None]
@@ -126,7 +141,14 @@ class Model:
     else:
       g = -rate * F.softplus(z)  # linear above 20
     beta = torch.sigmoid(self.linear(x, f"{base}b_proj.weight"))
-    o = self.r(kda_recurrence(q * c.kda_dim**-0.5, k, v, g, beta))
+    inputs = (q * c.kda_dim**-0.5, k, v, g, beta)
+    if self.chunk_rounding:
+      o = kda_chunked.kda_chunked(*inputs,
+                                  bounded=bool(c.gate_lower_bound),
+                                  rounding=self.chunk_rounding)
+    else:
+      o = kda_recurrence(*inputs)
+    o = self.r(o)
     if c.full_rank_gate:
       gate = self.linear(x, f"{base}g_proj.weight")
     else:
@@ -138,15 +160,16 @@ class Model:
     """Scores [T, T] of every earlier key for every query; the upper triangle means nothing."""
     c = self.c
     q = self.linear(c_q, f"{base}wq_b.weight").reshape(len(x), c.index_heads, c.index_dim)
-    k = F.layer_norm(self.linear(x, f"{base}wk.weight"), (c.index_dim,), self.w(f"{base}k_norm.weight"),
-                     self.w(f"{base}k_norm.bias"), INDEX_NORM_EPS)
+    k = F.layer_norm(self.linear(x, f"{base}wk.weight"), (c.index_dim,),
+                     self.w(f"{base}k_norm.weight"), self.w(f"{base}k_norm.bias"), INDEX_NORM_EPS)
     k = self.r(k)
     gate = self.linear(x, f"{base}weights_proj.weight") * (c.index_heads**-0.5 * c.index_dim**-0.5)
     q_scale, k_scale = torch.ones(q.shape[:-1]).double(), torch.ones(len(k)).double()
     if self.key_format != "exact":
       # The queries take the format of the keys; an outer query scale goes into the head gate.
-      (q, q_scale), (k, k_scale) = ((torch.from_numpy(part) for part in
-                                     formats.through_index(y.numpy(), self.key_format)) for y in (q, k))
+      (q, q_scale), (k, k_scale) = ((torch.from_numpy(part)
+                                     for part in formats.through_index(y.numpy(), self.key_format))
+                                    for y in (q, k))
     dots = torch.relu(torch.einsum("thj,sj->ths", q, k))
     return self.r(k_scale * torch.einsum("th,ths->ts", gate * q_scale, dots))
 
@@ -173,12 +196,14 @@ class Model:
     c = self.c
     c_q = None
     if c.q_lora:
-      c_q = self.norm(self.linear(x, f"{base}q_a_proj.weight"), f"{base}q_a_layernorm.weight", c.lora_eps)
+      c_q = self.norm(self.linear(x, f"{base}q_a_proj.weight"), f"{base}q_a_layernorm.weight",
+                      c.lora_eps)
       q = self.linear(c_q, f"{base}q_b_proj.weight")
     else:
       q = self.linear(x, f"{base}q_proj.weight")
     q = q.reshape(len(x), c.heads, c.nope + c.rope)
-    latent, extra = self.linear(x, f"{base}kv_a_proj_with_mqa.weight").split([c.kv_lora, c.rope], dim=-1)
+    latent, extra = self.linear(x, f"{base}kv_a_proj_with_mqa.weight").split([c.kv_lora, c.rope],
+                                                                             dim=-1)
     latent = self.norm(latent, f"{base}kv_a_layernorm.weight", c.lora_eps)
     row = torch.cat([latent, extra], dim=-1)
     if self.latent_format != "exact":
@@ -285,12 +310,14 @@ class Model:
       base = f"model.layers.{layer}."
       h = p
       if bank:
-        h = self.mix(bank, p, f"{base}self_attention_res_norm.weight", f"{base}self_attention_res_proj.weight")
+        h = self.mix(bank, p, f"{base}self_attention_res_norm.weight",
+                     f"{base}self_attention_res_proj.weight")
       if c.attn_res_block and layer % c.attn_res_block == 0:
         bank.append(p)  # the sum before mixing
         p = None
       h = self.norm(h, f"{base}input_layernorm.weight", c.eps)
-      token_mixer = self.kda(h, f"{base}self_attn.") if c.is_kda(layer) else self.mla(h, f"{base}self_attn.", layer)
+      token_mixer = self.kda(h, f"{base}self_attn.") if c.is_kda(layer) else self.mla(
+          h, f"{base}self_attn.", layer)
       p = token_mixer if p is None else self.r(p + token_mixer)
       h = p
       if bank:
@@ -299,7 +326,8 @@ class Model:
       p = self.r(p + self.ffn(h, base, layer))
       self.trace.append(p)
     if bank:
-      p = self.mix(bank, p, "model.output_attn_res_norm.weight", "model.output_attn_res_proj.weight")
+      p = self.mix(bank, p, "model.output_attn_res_norm.weight",
+                   "model.output_attn_res_proj.weight")
     return self.norm(p, "model.norm.weight", c.eps)
 
   def logits(self, ids):
@@ -318,5 +346,10 @@ def score(model, ids, top=20):
   for t, token in enumerate(ids):
     target = logprobs[t, ids[t + 1]].item() if t + 1 < len(ids) else None
     pairs = [[i, logprobs[t, i].item()] for i in best[t].tolist()]
-    positions.append({"id": token, "logsumexp": total[t].item(), "target_logprob": target, "top": pairs})
+    positions.append({
+        "id": token,
+        "logsumexp": total[t].item(),
+        "target_logprob": target,
+        "top": pairs
+    })
   return positions

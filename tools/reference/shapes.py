@@ -126,9 +126,11 @@ def text_tensors(c, a_log_size=None):
 
 def vision_tensors(vision):
   """The image tower and the projector of the published checkpoint (names carry no prefix)."""
-  w, inner, qkv = vision["vt_hidden_size"], vision["vt_intermediate_size"], vision["qkv_hidden_size"]
+  w, inner, qkv = vision["vt_hidden_size"], vision["vt_intermediate_size"], vision[
+      "qkv_hidden_size"]
   patch = vision["patch_size"]
-  merged = vision["merge_kernel_size"][0] * vision["merge_kernel_size"][1] * vision["mm_hidden_size"]
+  rows, columns = vision["merge_kernel_size"]
+  merged = rows * columns * vision["mm_hidden_size"]
   text = vision["text_hidden_size"]
   yield _row("vision_tower.patch_embed.proj.weight", (w, 3, patch, patch))
   grid = (vision["init_pos_emb_height"], vision["init_pos_emb_width"], w)

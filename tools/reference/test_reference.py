@@ -12,7 +12,11 @@ import pytest
 import torch
 
 from tools.golden import specs as specs_lib
-from tools.reference import checkpoint, config, folder, formats, model as model_lib, shapes
+from tools.golden import make_config_golden, make_model_golden
+from tools.reference import checkpoint, config, folder, formats, kda_chunked, shapes
+from tools.reference import model as model_lib
+
+torch.set_num_threads(1)  # the products are tiny: threads would only wait for each other
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CONFIGS = os.path.join(ROOT, "tests", "golden", "config")
@@ -40,17 +44,18 @@ def tiny(tmp_path):
 
 
 def test_bf16_rounds_to_even():
-  cases = [(1.0, 0x3F80), (1.0 + 2.0**-8, 0x3F80), (1.0 + 3 * 2.0**-8, 0x3F82), (-1.0 - 2.0**-7, 0xBF81),
-           (1.0 + 2.0**-8 + 2.0**-20, 0x3F81), (0.0, 0), (-0.0, 0x8000)]
+  cases = [(1.0, 0x3F80), (1.0 + 2.0**-8, 0x3F80), (1.0 + 3 * 2.0**-8, 0x3F82),
+           (-1.0 - 2.0**-7, 0xBF81), (1.0 + 2.0**-8 + 2.0**-20, 0x3F81), (0.0, 0), (-0.0, 0x8000)]
   for value, code in cases:
     assert formats.bf16_bits(np.array([value]))[0] == code, value
   assert formats.bf16_values(np.array([0x3F82], np.uint16))[0] == 1.015625
 
 
 def test_e4m3_by_hand():
-  cases = [(0.0, 0x00), (-0.0, 0x80), (1.0, 0x38), (1.125, 0x39), (1.0625, 0x38), (1.1875, 0x3A), (448.0, 0x7E),
-           (463.0, 0x7E), (464.0, 0x7E), (1e30, 0x7E), (-1e30, 0xFE), (2.0**-9, 0x01), (2.0**-10, 0x00),
-           (1.5 * 2.0**-9, 0x02), (2.5 * 2.0**-9, 0x02), (7.5 * 2.0**-9, 0x08), (2.0**-6, 0x08), (15.5, 0x58), (240.0, 0x77)]
+  cases = [(0.0, 0x00), (-0.0, 0x80), (1.0, 0x38), (1.125, 0x39), (1.0625, 0x38), (1.1875, 0x3A),
+           (448.0, 0x7E), (463.0, 0x7E), (464.0, 0x7E), (1e30, 0x7E), (-1e30, 0xFE),
+           (2.0**-9, 0x01), (2.0**-10, 0x00), (1.5 * 2.0**-9, 0x02), (2.5 * 2.0**-9, 0x02),
+           (7.5 * 2.0**-9, 0x08), (2.0**-6, 0x08), (15.5, 0x58), (240.0, 0x77)]
   for value, code in cases:
     assert formats.e4m3_bits(np.array([value]))[0] == code, value
 
@@ -66,37 +71,41 @@ def test_e4m3_round_trip_and_nearest():
 
 
 def test_e2m1_ties():
-  cases = [(0.25, 0), (0.2501, 1), (0.75, 2), (0.7499, 1), (1.25, 2), (1.75, 4), (2.5, 4), (2.51, 5), (3.5, 6),
-           (5.0, 6), (5.01, 7), (6.0, 7), (100.0, 7), (-0.25, 8), (-3.5, 14), (-100.0, 15)]
+  cases = [(0.25, 0), (0.2501, 1), (0.75, 2), (0.7499, 1), (1.25, 2), (1.75, 4), (2.5, 4),
+           (2.51, 5), (3.5, 6), (5.0, 6), (5.01, 7), (6.0, 7), (100.0, 7), (-0.25, 8), (-3.5, 14),
+           (-100.0, 15)]
   for value, code in cases:
     assert formats.e2m1_bits(np.array([value]))[0] == code, value
 
 
 def test_mxfp4_by_hand():
   x = np.zeros((2, 32))
-  x[0, :4] = [6.0, -3.0, 0.5, 0.25]   # amax 6: scale 2^0
-  x[1, :4] = [6.1, 1.0, -12.0, 5.0]   # amax 12: scale 2^1
+  x[0, :4] = [6.0, -3.0, 0.5, 0.25]  # amax 6: scale 2^0
+  x[1, :4] = [6.1, 1.0, -12.0, 5.0]  # amax 12: scale 2^1
   packed, scales = formats.mxfp4_encode(x)
   assert scales.tolist() == [[127], [128]]
   assert packed[0, :2].tolist() == [0xD7, 0x01]
-  assert formats.mxfp4_decode(packed, scales)[1, :4].tolist() == [6.0, 1.0, -12.0, 4.0]  # 2.5 ties down to 2
+  assert formats.mxfp4_decode(packed, scales)[1, :4].tolist() == [6.0, 1.0, -12.0,
+                                                                  4.0]  # 2.5 ties down to 2
   just_above = np.zeros((1, 32))
   just_above[0, 0] = np.float32(6.0078125)
   assert formats.mxfp4_encode(just_above)[1].tolist() == [[128]]
   zero = formats.mxfp4_encode(np.zeros((1, 32)))
-  assert zero[1].tolist() == [[1]] and not formats.mxfp4_decode(*zero).any()  # the floor is 6 * 2^-126
+  assert zero[1].tolist() == [[1]
+                             ] and not formats.mxfp4_decode(*zero).any()  # the floor is 6 * 2^-126
 
 
 def test_nvfp4_by_hand():
   x = np.zeros((3, 16))
-  x[0, :3] = [6.0, -1.25, 0.75]   # scale 1
-  x[1, :3] = [7.0, 3.0, -0.3]     # 7/6 rounds to 1.125
-  x[2, 0] = 2.0**-8               # amax/6 below half the smallest e4m3: everything reads as zero
+  x[0, :3] = [6.0, -1.25, 0.75]  # scale 1
+  x[1, :3] = [7.0, 3.0, -0.3]  # 7/6 rounds to 1.125
+  x[2, 0] = 2.0**-8  # amax/6 below half the smallest e4m3: everything reads as zero
   packed, scales = formats.nvfp4_encode(x)
   assert scales[:, 0].tolist() == [0x38, 0x39, 0x00]
   read = formats.nvfp4_decode(packed, scales)
   assert read[0, :3].tolist() == [6.0, -1.0, 1.0]
-  assert read[1, :3].tolist() == [6.75, 3.375, -0.5625]  # 3/1.125 = 2.67 -> 3, 0.3/1.125 = 0.267 -> 0.5
+  assert read[1, :3].tolist() == [6.75, 3.375,
+                                  -0.5625]  # 3/1.125 = 2.67 -> 3, 0.3/1.125 = 0.267 -> 0.5
   assert not read[2].any()
   big = np.full((1, 16), 1e4)
   packed, scales = formats.nvfp4_encode(big)
@@ -113,7 +122,8 @@ def test_fp8_vector_scale():
 
 def test_latent_formats():
   row = np.array([[500.0, -1.0625] + [0.1] * 14 + [1.1875, -600.0]])
-  assert formats.through_latent(row, "fp8", 16)[0, [0, 1, 16, 17]].tolist() == [448.0, -1.0, 1.25, -448.0]
+  assert formats.through_latent(row, "fp8",
+                                16)[0, [0, 1, 16, 17]].tolist() == [448.0, -1.0, 1.25, -448.0]
   four = formats.through_latent(row, "nvfp4", 16)[0]
   assert four[0] == 80 * 6.0  # 500/6 = 83.3 -> 80; 500/80 saturates at 6
   assert four[16:].tolist() == [1.25, -448.0]
@@ -173,7 +183,6 @@ def test_kinds():
 
 
 def test_golden_configs_agree():
-  from tools.golden import make_config_golden
   assert load_document("k3_config") == make_config_golden.k3()
   expected = load_document("expected")
   for name in ("k3_config", "k31_config", "kimi_linear_config"):
@@ -253,12 +262,32 @@ def test_kda_recurrence_against_chunks(decay, tokens, size):
   rand = lambda *dims: torch.randn(*dims, generator=gen, dtype=torch.float64)
   q, k = (torch.nn.functional.normalize(rand(tokens, 2, 24), dim=-1) for _ in range(2))
   v, beta = rand(tokens, 2, 20), torch.sigmoid(rand(tokens, 2))
-  g = {"mixed": -5 * torch.sigmoid(2 * rand(tokens, 2, 24)), "strong": torch.full((tokens, 2, 24), -5.0).double(),
-       "none": torch.zeros(tokens, 2, 24).double()}[decay]
+  g = {
+      "mixed": -5 * torch.sigmoid(2 * rand(tokens, 2, 24)),
+      "strong": torch.full((tokens, 2, 24), -5.0).double(),
+      "none": torch.zeros(tokens, 2, 24).double()
+  }[decay]
   want = model_lib.kda_recurrence(q, k, v, g, beta)
   for h in range(2):
     got = chunked_kda(q[:, h], k[:, h], v[:, h], g[:, h], beta[:, h], size)
     assert (got - want[:, h]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_kda_of_the_devices(bounded):
+  """The form with S kept per chunk of 16; without a bound the decay may be any."""
+  gen = torch.Generator().manual_seed(6)
+  rand = lambda *dims: torch.randn(*dims, generator=gen, dtype=torch.float64)
+  q, k = (torch.nn.functional.normalize(rand(77, 3, 20), dim=-1) for _ in range(2))
+  v, beta = rand(77, 3, 28), torch.sigmoid(rand(77, 3))
+  g = -5 * torch.sigmoid(3 * rand(77, 3, 20)) if bounded else -torch.exp(3 * rand(77, 3, 20))
+  want = model_lib.kda_recurrence(q, k, v, g, beta)
+  exact = kda_chunked.kda_chunked(q, k, v, g, beta, bounded)
+  # exp(80) * exp(-80) loses digits where a chunk decays by all that the bound allows.
+  assert (exact - want).abs().max() < 1e-11
+  for rounding in ("operands", "keep_solve"):
+    rounded = kda_chunked.kda_chunked(q, k, v, g, beta, bounded, rounding)
+    assert 1e-5 < (rounded - want).norm() / want.norm() < 1e-2
 
 
 def test_kda_by_hand():
@@ -285,7 +314,8 @@ def test_situ_by_hand(tiny):
   act = model_lib.Model(path).act
   g, u = 3.0, -40.0
   want = 4 * math.tanh(g / 4) / (1 + math.exp(-g)) * 25 * math.tanh(u / 25)
-  assert act(torch.tensor(g).double(), torch.tensor(u).double()).item() == pytest.approx(want, rel=1e-14)
+  assert act(torch.tensor(g).double(),
+             torch.tensor(u).double()).item() == pytest.approx(want, rel=1e-14)
   far = act(torch.tensor(1e3).double(), torch.tensor(1e3).double()).item()
   assert far == pytest.approx(100.0)
 
@@ -320,9 +350,11 @@ def test_index_scores_against_loops(tiny):
   c_q = torch.randn(5, c.q_lora, generator=gen, dtype=torch.float64)
   got = model.index_scores(x, c_q, base)
   raw = x @ model.w(base + "wk.weight").T
-  keys = (raw - raw.mean(1, keepdim=True)) / torch.sqrt(raw.var(1, unbiased=False, keepdim=True) + 1e-6)
+  keys = (raw -
+          raw.mean(1, keepdim=True)) / torch.sqrt(raw.var(1, unbiased=False, keepdim=True) + 1e-6)
   keys = keys * model.w(base + "k_norm.weight") + model.w(base + "k_norm.bias")
-  queries, gates = c_q @ model.w(base + "wq_b.weight").T, x @ model.w(base + "weights_proj.weight").T
+  queries, gates = c_q @ model.w(base + "wq_b.weight").T, x @ model.w(base +
+                                                                      "weights_proj.weight").T
   for t in range(5):
     for s in range(5):
       want = 0.0
@@ -350,7 +382,8 @@ def test_moe_against_dense_loop(tiny, name):
   got = model.moe(x, base)
   for t in range(len(x)):
     s = torch.sigmoid(model.w(base + "gate.weight") @ x[t])
-    order = sorted(range(c.experts), key=lambda e: -(s[e] + model.w(base + "gate.e_score_correction_bias")[e]).item())
+    order = sorted(range(c.experts),
+                   key=lambda e: -(s[e] + model.w(base + "gate.e_score_correction_bias")[e]).item())
     chosen = order[:c.experts_per_token]
     total = sum(s[e] for e in chosen) if c.renormalize else 1.0
     z = model.w(base + "routed_expert_down_proj.weight") @ x[t] if c.latent_moe else x[t]
@@ -360,7 +393,8 @@ def test_moe_against_dense_loop(tiny, name):
       w1, w2, w3 = (model.expert(f"{base}experts.{e}.{p}.weight") for p in ("w1", "w2", "w3"))
       routed = routed + weight * (w2 @ model.act(w1 @ z, w3 @ z))
     if c.latent_moe:
-      routed = routed / torch.sqrt((routed**2).mean() + c.eps) * model.w(base + "routed_expert_norm.weight")
+      routed = routed / torch.sqrt((routed**2).mean() +
+                                   c.eps) * model.w(base + "routed_expert_norm.weight")
       routed = model.w(base + "routed_expert_up_proj.weight") @ routed
     want = routed + model.mlp(x[t:t + 1], base + "shared_experts.")[0]
     assert (got[t] - want).abs().max() < 1e-12
@@ -380,5 +414,40 @@ def test_emulation_is_near_the_truth(tiny):
     path, ids = tiny(name)
     truth = model_lib.score(model_lib.Model(path), ids)
     emulated = model_lib.score(model_lib.Model(path, "bf16", "bf16", "bf16"), ids)
-    gaps = [abs(a["target_logprob"] - b["target_logprob"]) for a, b in zip(truth[:-1], emulated[:-1])]
+    gaps = [
+        abs(a["target_logprob"] - b["target_logprob"]) for a, b in zip(truth[:-1], emulated[:-1])
+    ]
     assert 0 < np.median(gaps) < 0.03
+
+
+# ---- Golden files
+
+
+def load_golden(name):
+  with open(os.path.join(ROOT, "tests", "golden", "model", name + ".json"),
+            encoding="utf-8") as file:
+    return json.load(file)
+
+
+def test_spec_file_is_fresh():
+  assert checkpoint.load_specs(specs_lib.OUT) == json.loads(json.dumps(SPECS))
+
+
+@pytest.mark.parametrize("name", list(SPECS))
+def test_golden_belongs_to_its_checkpoint(tiny, name):
+  path, ids = tiny(name)
+  golden = load_golden(name)
+  assert golden["ids"] == ids
+  assert golden["weights_sha256"] == checkpoint.digest(path)
+
+
+@pytest.mark.parametrize("name", ["k31_hidden_40", "linear_nested"])
+def test_golden_is_reproduced(tiny, name):
+  path, ids = tiny(name)
+  golden, again = load_golden(name), make_model_golden.golden(path, ids)
+  assert np.allclose(golden["target_logprob"], again["target_logprob"], rtol=0, atol=1e-11)
+  assert [[i for i, _ in top] for top in golden["top"]] == [[i for i, _ in t] for t in again["top"]]
+  # Another library build may sum in another order, and a rounding may then fall the other way.
+  for old, new in zip(golden["emulated"], again["emulated"]):
+    gap = np.abs(np.subtract(old["target_logprob"], new["target_logprob"]))
+    assert np.median(gap) < 1e-3
