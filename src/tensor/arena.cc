@@ -1,32 +1,26 @@
 #include "tensor/arena.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <utility>
+
+#include "base/memory.h"
 
 namespace perigee::tensor {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
-// Physical memory of the machine that is free or easily freed; 0 when unknown.
-size_t available_bytes() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page = ::sysconf(_SC_PAGESIZE);
-  return pages > 0 && page > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page) : 0;
-}
-
 }  // namespace
 
 Result<Arena> Arena::create(size_t bytes, const std::string& what) {
   Arena arena;
   if (bytes == 0) return arena;
-  const size_t machine = available_bytes();
-  if (machine != 0 && bytes > machine) {
-    return resource_exhausted("{} needs {:.1f} GiB, this machine has {:.1f} GiB", what,
+  const size_t free = available_memory();
+  if (bytes > free) {
+    return resource_exhausted("{} needs {:.2f} GiB, {:.2f} GiB are free on this machine", what,
                               static_cast<double>(bytes) / (1 << 30),
-                              static_cast<double>(machine) / (1 << 30));
+                              static_cast<double>(free) / (1 << 30));
   }
   void* data = ::mmap(nullptr, aligned(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {

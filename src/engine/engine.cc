@@ -1,0 +1,277 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace perigee::engine {
+namespace {
+
+using tensor::Device;
+using tensor::Tensor;
+
+constexpr int64_t kBatchedTokensCpu = 512;        // large enough to feed matrix tiles, small enough for the cache
+constexpr int64_t kBatchedTokensReference = 256;
+constexpr int64_t kLogitRows = 32;                // rows whose logits are held at once
+
+// The formats behind `auto` and the checks that a given format fits the model's widths.
+Result<model::CacheFormats> choose_formats(const model::Config& c, const EngineOptions& o) {
+  const bool reference = o.device == Device::kReference;
+  const bool indexer = c.index_topk > 0;
+  model::CacheFormats f;
+  f.latent = o.latent.value_or(reference ? LatentFormat::kF64 : indexer ? LatentFormat::kFp8 : LatentFormat::kBf16);
+  f.key = o.key.value_or(reference ? KeyFormat::kF64 : indexer ? KeyFormat::kFp8 : KeyFormat::kBf16);
+  if (c.count(model::LayerKind::kMla) > 0 && !latent_supported(f.latent, c.kv_lora, c.qk_rope)) {
+    return invalid_argument("--kv-cache-dtype nvfp4 needs a kv_lora_rank that is a multiple of 16, {} has {}",
+                            c.path, c.kv_lora);
+  }
+  if (indexer && !key_supported(f.key, c.index_dim)) {
+    return invalid_argument("--index-key-dtype mxfp4 needs an index_head_dim that is a multiple of 32, {} has {}",
+                            c.path, c.index_dim);
+  }
+  return f;
+}
+
+}  // namespace
+
+struct Engine::Run {
+  std::unique_ptr<model::StatePool> states;
+  std::unique_ptr<model::Decoder> decoder;
+  tensor::Arena arena;
+  Tensor logits;  // [kLogitRows, O] real
+  Tensor lse;     // [kLogitRows] real
+};
+
+Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
+  std::unique_ptr<Engine> engine(new Engine());
+  Result<model::Config> config = model::read_config(options.model);
+  if (!config.ok()) return config.error();
+  engine->config_ = std::move(*config);
+  const Result<model::CacheFormats> formats = choose_formats(engine->config_, options);
+  if (!formats.ok()) return formats.error();
+  engine->formats_ = *formats;
+  engine->pool_ = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : cpu_threads());
+  engine->context_ = ops::make_context(options.device, engine->pool_.get());
+  engine->batched_tokens_ = options.batched_tokens > 0 ? options.batched_tokens
+                            : options.device == Device::kReference ? kBatchedTokensReference
+                                                                   : kBatchedTokensCpu;
+  Result<model::Weights> weights =
+      model::load_weights(engine->context_, engine->config_, options.model, options.load);
+  if (!weights.ok()) return weights.error();
+  engine->weights_ = std::move(*weights);
+  engine->memory_.weight_bytes = engine->weights_.bytes;
+  return engine;
+}
+
+Status Engine::check_ids(std::span<const int32_t> ids, int64_t extra_tokens, const std::string& what) const {
+  if (ids.empty()) return invalid_argument("{} is empty, at least one token id is needed", what);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= config_.vocab) {
+      return out_of_range("{}: id {} at index {} is outside the model's vocabulary of {}", what, ids[i], i,
+                          config_.vocab);
+    }
+  }
+  const int64_t total = static_cast<int64_t>(ids.size()) + extra_tokens;
+  if (total > config_.positions_max) {
+    return out_of_range("{} needs {} positions, the model's context has {} (max_position_embeddings)", what,
+                        total, config_.positions_max);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Engine::Run>> Engine::start(const std::vector<int64_t>& tokens_max) {
+  auto run = std::make_unique<Run>();
+  Result<std::unique_ptr<model::StatePool>> states =
+      model::StatePool::create(config_, context_.device, formats_, tokens_max);
+  if (!states.ok()) return states.error();
+  run->states = std::move(*states);
+  const int64_t total = std::accumulate(tokens_max.begin(), tokens_max.end(), int64_t{0});
+  const int64_t longest = *std::max_element(tokens_max.begin(), tokens_max.end());
+  const int64_t rows = std::max<int64_t>(std::min(batched_tokens_, total), 1);
+  Result<std::unique_ptr<model::Decoder>> decoder =
+      model::Decoder::create(context_, config_, weights_, rows, longest);
+  if (!decoder.ok()) return decoder.error();
+  run->decoder = std::move(*decoder);
+  const tensor::DType real = ops::real_dtype(context_.device);
+  const int64_t logit_bytes = kLogitRows * (config_.vocab + 1) * tensor::dtype_bytes(real);
+  Result<tensor::Arena> arena =
+      tensor::Arena::create(static_cast<size_t>(logit_bytes) + 2 * tensor::kAlignment, "the logits");
+  if (!arena.ok()) return arena.error();
+  run->arena = std::move(*arena);
+  run->logits = run->arena.tensor(real, {kLogitRows, config_.vocab});
+  run->lse = run->arena.tensor(real, {kLogitRows});
+  memory_.cache_bytes = run->states->bytes();
+  memory_.workspace_bytes = run->decoder->workspace_bytes() + run->arena.capacity();
+  return run;
+}
+
+namespace {
+
+double real_at(const Tensor& t, int64_t row, int64_t column) {
+  return t.dtype == tensor::DType::kF64 ? t.row<double>(row)[column] : t.row<float>(row)[column];
+}
+
+// The next step over sequences that still have ids to process: the budget is shared out evenly, so that no sequence
+// waits for another. Returns per part the sequence's index.
+std::vector<size_t> fill_step(const std::vector<std::vector<int32_t>>& ids, model::StatePool& states,
+                              int64_t budget, model::Step& step) {
+  std::vector<size_t> active;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (states.sequence(i).length() < static_cast<int64_t>(ids[i].size())) active.push_back(i);
+  }
+  std::vector<size_t> chosen;
+  for (size_t n = 0; n < active.size() && budget > 0; ++n) {
+    const size_t i = active[n];
+    model::Sequence& sequence = states.sequence(i);
+    const int64_t left = static_cast<int64_t>(ids[i].size()) - sequence.length();
+    const int64_t share = std::max<int64_t>(budget / static_cast<int64_t>(active.size() - n), 1);
+    const int64_t take = std::min(left, share);
+    step.append(&sequence, std::span(ids[i]).subspan(static_cast<size_t>(sequence.length()),
+                                                     static_cast<size_t>(take)));
+    chosen.push_back(i);
+    budget -= take;
+  }
+  return chosen;
+}
+
+struct TopBuffers {
+  std::vector<int32_t> ids;
+  std::vector<float> logprobs;
+  std::vector<double> logprobs64;
+};
+
+// The best `top` ids of each row with their log-probabilities.
+void read_top(const ops::Context& context, const Tensor& logits, const Tensor& lse, int64_t top,
+              TopBuffers& buffers, std::span<ScoredPosition> out) {
+  if (top == 0) return;
+  const int64_t rows = logits.rows();
+  buffers.ids.resize(static_cast<size_t>(rows * top));
+  buffers.logprobs.resize(buffers.ids.size());
+  buffers.logprobs64.resize(buffers.ids.size());
+  const Tensor ids = tensor::view(buffers.ids.data(), {rows, top});
+  const Tensor probs = context.device == Device::kReference
+                           ? tensor::view(buffers.logprobs64.data(), {rows, top})
+                           : tensor::view(buffers.logprobs.data(), {rows, top});
+  ops::top_logprobs(context, logits, lse, top, ids, probs);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < top; ++i) {
+      out[static_cast<size_t>(r)].top.emplace_back(ids.row<int32_t>(r)[i], real_at(probs, r, i));
+    }
+  }
+}
+
+// A log-probability in the device's own precision.
+double log_probability(const Tensor& logits, const Tensor& lse, int64_t row, int32_t id) {
+  if (logits.dtype == tensor::DType::kF64) return logits.row<double>(row)[id] - *lse.row<double>(row);
+  return logits.row<float>(row)[id] - *lse.row<float>(row);
+}
+
+}  // namespace
+
+Result<std::vector<ScoredSequence>> Engine::score(const std::vector<std::vector<int32_t>>& sequences,
+                                                  int64_t top) {
+  std::vector<int64_t> lengths;
+  for (const std::vector<int32_t>& ids : sequences) lengths.push_back(static_cast<int64_t>(ids.size()));
+  if (lengths.empty()) return std::vector<ScoredSequence>();
+  top = std::min(top, config_.vocab);
+  Result<std::unique_ptr<Run>> started = start(lengths);
+  if (!started.ok()) return started.error();
+  Run& run = **started;
+  std::vector<ScoredSequence> out(sequences.size());
+  TopBuffers buffers;
+  while (true) {
+    model::Step step;
+    const std::vector<size_t> chosen = fill_step(sequences, *run.states, batched_tokens_, step);
+    if (chosen.empty()) return out;
+    std::vector<int64_t> first;
+    for (const model::StepPart& p : step.parts) first.push_back(p.sequence->length());
+    const Tensor hidden = run.decoder->forward(step);
+    for (size_t n = 0; n < step.parts.size(); ++n) {
+      const model::StepPart& part = step.parts[n];
+      const std::vector<int32_t>& ids = sequences[chosen[n]];
+      for (int64_t done = 0; done < part.rows; done += kLogitRows) {
+        const int64_t rows = std::min(kLogitRows, part.rows - done);
+        const Tensor logits = run.logits.slice(0, rows);
+        const Tensor lse = run.lse.slice(0, rows);
+        run.decoder->logits(hidden.slice(part.row_begin + done, rows), logits);
+        ops::log_sum_exp(context_, logits, lse);
+        std::vector<ScoredPosition> positions(static_cast<size_t>(rows));
+        for (int64_t r = 0; r < rows; ++r) {
+          const size_t at = static_cast<size_t>(first[n] + done + r);
+          ScoredPosition& p = positions[static_cast<size_t>(r)];
+          p.id = ids[at];
+          p.logsumexp = real_at(lse, r, 0);
+          if (at + 1 < ids.size()) p.target_logprob = log_probability(logits, lse, r, ids[at + 1]);
+        }
+        read_top(context_, logits, lse, top, buffers, positions);
+        out[chosen[n]].insert(out[chosen[n]].end(), positions.begin(), positions.end());
+      }
+    }
+  }
+}
+
+void Engine::sample_rows(Run& run, const std::vector<GenerateRequest>& requests,
+                         std::span<const size_t> which, const Tensor& hidden,
+                         std::span<const int64_t> rows, std::vector<ops::Sampled>& out) {
+  out.clear();
+  for (size_t n = 0; n < which.size(); ++n) {
+    const SamplingOptions& s = requests[which[n]].sampling;
+    const ops::SampleParams params = {s.temperature, s.top_p, s.min_p, s.top_k, s.seed,
+                                      run.states->sequence(which[n]).length(), 0};
+    const Tensor logits = run.logits.slice(0, 1);
+    run.decoder->logits(hidden.slice(rows[n], 1), logits);
+    ops::Sampled sampled;
+    ops::sample(context_, logits, std::span(&params, 1), std::span(&sampled, 1));
+    out.push_back(sampled);
+  }
+}
+
+Result<std::vector<Generated>> Engine::generate(const std::vector<GenerateRequest>& requests,
+                                                const OnToken& on_token) {
+  std::vector<int64_t> lengths;
+  std::vector<std::vector<int32_t>> ids;
+  for (const GenerateRequest& r : requests) {
+    lengths.push_back(static_cast<int64_t>(r.prompt.size()) + r.max_tokens);
+    ids.push_back(r.prompt);
+  }
+  std::vector<Generated> out(requests.size());
+  if (requests.empty()) return out;
+  Result<std::unique_ptr<Run>> started = start(lengths);
+  if (!started.ok()) return started.error();
+  Run& run = **started;
+  std::vector<ops::Sampled> sampled;
+  while (true) {
+    model::Step step;
+    const std::vector<size_t> chosen = fill_step(ids, *run.states, batched_tokens_, step);
+    if (chosen.empty()) return out;
+    const Tensor hidden = run.decoder->forward(step);
+    // Sequences whose known ids are all processed get their next token.
+    std::vector<size_t> which;
+    std::vector<int64_t> rows;
+    for (size_t n = 0; n < chosen.size(); ++n) {
+      const size_t i = chosen[n];
+      if (run.states->sequence(i).length() < static_cast<int64_t>(ids[i].size())) continue;
+      if (static_cast<int64_t>(out[i].tokens.size()) == requests[i].max_tokens) continue;
+      which.push_back(i);
+      rows.push_back(step.parts[n].row_begin + step.parts[n].rows - 1);
+    }
+    sample_rows(run, requests, which, hidden, rows, sampled);
+    for (size_t n = 0; n < which.size(); ++n) {
+      const size_t i = which[n];
+      const GeneratedToken token = {sampled[n].id, sampled[n].logprob, sampled[n].processed_logprob};
+      out[i].tokens.push_back(token);
+      const bool stop = std::find(requests[i].stop_ids.begin(), requests[i].stop_ids.end(), token.id) !=
+                        requests[i].stop_ids.end();
+      const bool go_on = !on_token || on_token(i, token);
+      const bool full = static_cast<int64_t>(out[i].tokens.size()) == requests[i].max_tokens;
+      if (stop) {
+        out[i].finish = Finish::kStop;
+      } else if (!go_on) {
+        out[i].finish = Finish::kCancelled;
+      } else if (!full) {
+        ids[i].push_back(token.id);
+      }
+    }
+  }
+}
+
+}  // namespace perigee::engine

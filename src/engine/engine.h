@@ -1,0 +1,112 @@
+// What    A model ready to run: loads it, scores given ids, generates from prompts.
+// Owner   engine.
+// Threads One call at a time.
+// Errors  Result with one sentence for bad ids, lengths or lack of memory, before anything runs.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "model/decoder.h"
+#include "ops/sample/sample.h"
+
+namespace perigee::engine {
+
+struct EngineOptions {
+  std::string model;  // checkpoint folder
+  tensor::Device device = tensor::Device::kCpu;
+  std::optional<LatentFormat> latent;  // absent: auto
+  std::optional<KeyFormat> key;        // absent: auto
+  int64_t batched_tokens = 0;          // most tokens of a step; 0: the device's default
+  int threads = 0;                     // 0: all that the process may use
+  model::LoadOptions load;
+};
+
+struct ScoredPosition {
+  int32_t id = 0;
+  double logsumexp = 0;
+  std::optional<double> target_logprob;  // of the next id; absent at the last position
+  std::vector<std::pair<int32_t, double>> top;  // descending, ties by lowest id
+};
+using ScoredSequence = std::vector<ScoredPosition>;
+
+struct SamplingOptions {
+  double temperature = 1.0;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  int64_t top_k = 0;  // 0: all
+  uint64_t seed = 0;
+};
+
+struct GenerateRequest {
+  std::vector<int32_t> prompt;
+  SamplingOptions sampling;
+  int64_t max_tokens = 0;
+  std::vector<int32_t> stop_ids;
+};
+
+struct GeneratedToken {
+  int32_t id = 0;
+  double logprob = 0;            // of the unmodified distribution
+  double processed_logprob = 0;  // after temperature and filters
+};
+
+enum class Finish { kStop, kLength, kCancelled };
+
+struct Generated {
+  std::vector<GeneratedToken> tokens;  // the stop id included
+  Finish finish = Finish::kLength;
+};
+
+struct MemoryUse {
+  size_t weight_bytes = 0;
+  size_t cache_bytes = 0;      // of the last call
+  size_t workspace_bytes = 0;  // of the last call
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> open(const EngineOptions& options);
+
+  const model::Config& config() const { return config_; }
+  tensor::Device device() const { return context_.device; }
+  const model::CacheFormats& formats() const { return formats_; }
+  const MemoryUse& memory() const { return memory_; }
+  int threads() const { return pool_->threads(); }
+
+  // One forward over given ids, all sequences in one batch, in steps of at most batched_tokens.
+  Result<std::vector<ScoredSequence>> score(const std::vector<std::vector<int32_t>>& sequences, int64_t top);
+
+  // Runs all requests in one batch. `on_token(request, token)` sees each token as it comes and may return false to
+  // end that request.
+  using OnToken = std::function<bool(size_t, const GeneratedToken&)>;
+  Result<std::vector<Generated>> generate(const std::vector<GenerateRequest>& requests,
+                                          const OnToken& on_token);
+
+  // A sentence for the first id outside the vocabulary, an empty list or one that is longer than the model's context;
+  // `what` names the flag or field.
+  Status check_ids(std::span<const int32_t> ids, int64_t extra_tokens, const std::string& what) const;
+
+ private:
+  Engine() = default;
+
+  struct Run;  // the pool, decoder and buffers of one call
+  Result<std::unique_ptr<Run>> start(const std::vector<int64_t>& tokens_max);
+  void sample_rows(Run& run, const std::vector<GenerateRequest>& requests, std::span<const size_t> which,
+                   const Tensor& hidden, std::span<const int64_t> rows, std::vector<ops::Sampled>& out);
+
+  model::Config config_;
+  model::Weights weights_;
+  std::unique_ptr<ThreadPool> pool_;
+  ops::Context context_;
+  model::CacheFormats formats_;
+  int64_t batched_tokens_ = 0;
+  MemoryUse memory_;
+};
+
+}  // namespace perigee::engine

@@ -1,0 +1,43 @@
+// What    The forward pass: tokens of several sequences in, final hidden rows out, logits on request.
+// Owner   model. The one forward pass that prefill, decode, scoring and training share.
+// Threads One step at a time.
+// Errors  create() returns a Result when memory is refused; a bad step is a bug.
+// Source  Block attention residuals, KDA, gated MLA and latent experts as in the Kimi K3 release; docs/numerics.md.
+#pragma once
+
+#include <memory>
+
+#include "model/step.h"
+#include "model/weights.h"
+#include "model/workspace.h"
+
+namespace perigee::model {
+
+class Decoder {
+ public:
+  // `weights` must outlive the decoder. `rows_max` bounds the tokens of a step, `context_max` their positions.
+  static Result<std::unique_ptr<Decoder>> create(const ops::Context& context, const Config& config,
+                                                 const Weights& weights, int64_t rows_max,
+                                                 int64_t context_max);
+
+  // Runs the step, advances its sequences and returns the normed final rows [T, D], valid until the next call.
+  Tensor forward(const Step& step);
+
+  // Logits [R, O] of hidden rows [R, D], written to `out` (real).
+  void logits(const Tensor& hidden, const Tensor& out) const;
+
+  const Config& config() const { return config_; }
+  const ops::Context& context() const { return context_; }
+  size_t workspace_bytes() const { return workspace_.arena.capacity(); }
+
+ private:
+  Decoder(const ops::Context& context, const Config& config, const Weights& weights)
+      : context_(context), config_(config), weights_(weights) {}
+
+  ops::Context context_;
+  const Config& config_;
+  const Weights& weights_;
+  Workspace workspace_;
+};
+
+}  // namespace perigee::model

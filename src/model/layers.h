@@ -1,0 +1,40 @@
+// What    The sub-layers of a decoder layer, each from the normed input to the sub-layer's output.
+// Owner   model; called by decoder.cc alone.
+// Threads One step at a time.
+// Errors  None: everything was checked when the step was made.
+//
+// All take the normed input in workspace.normed (rows of the step) and leave their result in `out` [T, D].
+#pragma once
+
+#include "model/config.h"
+#include "model/step.h"
+#include "model/weights.h"
+#include "model/workspace.h"
+#include "ops/context.h"
+
+namespace perigee::model {
+
+struct LayerRun {
+  const ops::Context& context;
+  const Config& config;
+  const Step& step;
+  Workspace& workspace;
+  int64_t rows;  // T
+
+  // The rows of this step of a [rows_max, width] buffer.
+  Tensor rows_of(const Tensor& buffer) const { return buffer.slice(0, rows); }
+};
+
+// Kimi Delta Attention; `index` counts KDA layers only.
+void kda_layer(const LayerRun& run, const KdaWeights& weights, int64_t index, const Tensor& out);
+
+// Gated MLA in absorbed form over the cache, dense or over the indexer's selection; `index` counts MLA layers only.
+void mla_layer(const LayerRun& run, const MlaWeights& weights, int64_t index, const Tensor& out);
+
+// Gated feed-forward: dense layers and shared experts.
+void dense_layer(const LayerRun& run, const DenseWeights& weights, const Tensor& out);
+
+// Mixture of experts (latent when the configuration says so) plus shared experts.
+void moe_layer(const LayerRun& run, const MoeWeights& weights, const Tensor& out);
+
+}  // namespace perigee::model

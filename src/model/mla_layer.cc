@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <cmath>
+
+#include "model/layers.h"
+#include "ops/act/act.h"
+#include "ops/copy/copy.h"
+#include "ops/gemm/gemm.h"
+#include "ops/index_score/index_score.h"
+#include "ops/mla/mla.h"
+#include "ops/norm/norm.h"
+#include "ops/page_io/page_io.h"
+#include "ops/topk/topk.h"
+
+namespace perigee::model {
+namespace {
+
+constexpr double kIndexNormEps = 1e-6;  // LayerNorm of the index keys
+
+// The column groups of the packed input projection.
+struct MlaInputs {
+  Tensor query;        // q_a or, without a low rank, the whole query
+  Tensor latent;       // C
+  Tensor rope;         // r, shared by all heads, neither normed nor rotated
+  Tensor gate;         // H*v
+  Tensor index_key;    // J
+  Tensor index_gates;  // I
+};
+
+MlaInputs split_inputs(const Config& c, const Tensor& in) {
+  MlaInputs s;
+  int64_t at = 0;
+  const auto take = [&](int64_t width) {
+    at += width;
+    return in.columns(at - width, width);
+  };
+  s.query = take(c.q_lora > 0 ? c.q_lora : c.heads * (c.qk_nope + c.qk_rope));
+  s.latent = take(c.kv_lora);
+  s.rope = take(c.qk_rope);
+  s.gate = take(c.mla_output_gate ? c.heads * c.v_head : 0);
+  s.index_key = take(c.index_topk > 0 ? c.index_dim : 0);
+  s.index_gates = take(c.index_topk > 0 ? c.index_heads : 0);
+  return s;
+}
+
+// q_absorbed[t, h] = [key_up_h q_nope | q_rope]: the query in latent coordinates.
+void absorb_query(const LayerRun& run, const MlaWeights& weights, const Tensor& q, const Tensor& absorbed) {
+  const Config& c = run.config;
+  std::vector<ops::GemmItem> products;
+  std::vector<ops::CopyItem> copies;
+  for (int64_t h = 0; h < c.heads; ++h) {
+    const int64_t from = h * (c.qk_nope + c.qk_rope);
+    const int64_t to = h * (c.kv_lora + c.qk_rope);
+    products.push_back({q.columns(from, c.qk_nope), weights.key_up[static_cast<size_t>(h)],
+                        absorbed.columns(to, c.kv_lora)});
+    copies.push_back({q.columns(from + c.qk_nope, c.qk_rope), absorbed.columns(to + c.kv_lora, c.qk_rope)});
+  }
+  ops::gemm_batched(run.context, products);
+  if (c.qk_rope > 0) ops::copy(run.context, copies);
+}
+
+// Fills `selected` with all positions of rows whose whole context is no longer than the selection.
+void select_all(const Tensor& selected, const Tensor& counts, int64_t row, int64_t position) {
+  int32_t* list = selected.row<int32_t>(row);
+  for (int64_t i = 0; i <= position; ++i) list[i] = static_cast<int32_t>(i);
+  *counts.row<int32_t>(row) = static_cast<int32_t>(position + 1);
+}
+
+// Scores and selects the rows of one sequence, a block of rows at a time so that the score buffer stays bounded.
+void select_rows(const LayerRun& run, const MlaInputs& in, const Tensor& queries, const StepPart& part,
+                 int64_t index) {
+  const Config& c = run.config;
+  Workspace& w = run.workspace;
+  for (int64_t done = 0; done < part.rows;) {
+    const int64_t position = part.sequence->length() + done;
+    const int64_t row = part.row_begin + done;
+    if (position < c.index_topk) {  // every visible token is selected, whatever its score
+      select_all(w.selected, w.selected_count, row, position);
+      ++done;
+      continue;
+    }
+    const int64_t rows = std::min(part.rows - done, w.score_rows);
+    for (int64_t i = 0; i < rows; ++i) {
+      *w.index_lengths.row<int32_t>(i) = static_cast<int32_t>(position + i + 1);
+    }
+    const ops::IndexSequence sequence = {0, rows, position, part.sequence->keys(index)};
+    const Tensor scores = w.index_scores.slice(0, rows);
+    ops::index_score(run.context, queries.slice(row, rows).reshape({rows, c.index_heads, c.index_dim}),
+                     in.index_gates.slice(row, rows), part.sequence->formats().key,
+                     std::span(&sequence, 1), scores);
+    ops::topk(run.context, scores, w.index_lengths.slice(0, rows).reshape({rows}), c.index_topk,
+              w.selected.slice(row, rows), w.selected_count.slice(row, rows).reshape({rows}));
+    done += rows;
+  }
+}
+
+// The lightning indexer: new keys into the cache, then the selected positions of every row.
+void run_indexer(const LayerRun& run, const MlaWeights& weights, const MlaInputs& in, const Tensor& q_low,
+                 int64_t index) {
+  const Config& c = run.config;
+  const Tensor keys = run.rows_of(run.workspace.index_key);  // [T, J]
+  ops::layer_norm(run.context, in.index_key, weights.index.key_norm, weights.index.key_bias, kIndexNormEps,
+                  keys);
+  std::vector<ops::PageWrite> writes;
+  bool beyond = false;
+  for (const StepPart& p : run.step.parts) {
+    writes.push_back({p.row_begin, p.rows, p.sequence->length(), p.sequence->keys(index)});
+    beyond = beyond || p.sequence->length() + p.rows > c.index_topk;
+  }
+  ops::write_keys(run.context, keys, run.step.parts[0].sequence->formats().key, writes);
+  const Tensor queries = run.rows_of(run.workspace.index_q);  // [T, I*J]
+  if (beyond) ops::gemm(run.context, q_low, weights.index.q, queries);
+  for (const StepPart& p : run.step.parts) select_rows(run, in, queries, p, index);
+}
+
+}  // namespace
+
+void mla_layer(const LayerRun& run, const MlaWeights& weights, int64_t index, const Tensor& out) {
+  const Config& c = run.config;
+  const ops::Context& ctx = run.context;
+  Workspace& w = run.workspace;
+  const int64_t t = run.rows;
+  const CacheFormats formats = run.step.parts[0].sequence->formats();
+
+  const Tensor packed = run.rows_of(w.mla_in);
+  ops::gemm(ctx, run.rows_of(w.normed), weights.in, packed);
+  const MlaInputs in = split_inputs(c, packed);
+
+  Tensor q = in.query;
+  Tensor q_low = in.query;
+  if (c.q_lora > 0) {
+    q_low = run.rows_of(w.mla_q_normed);
+    ops::rms_norm(ctx, in.query, weights.q_norm, c.lora_norm_eps, q_low);
+    q = run.rows_of(w.mla_q);  // [T, H*(nope+r)]
+    ops::gemm(ctx, q_low, weights.q_b, q);
+  }
+  const Tensor absorbed = run.rows_of(w.mla_q_absorbed);  // [T, H*(C+r)]
+  absorb_query(run, weights, q, absorbed);
+
+  // New latents pass through the cache format before anyone reads them, this step's rows included.
+  const Tensor latent = run.rows_of(w.mla_latent);  // [T, C]
+  ops::rms_norm(ctx, in.latent, weights.kv_norm, c.lora_norm_eps, latent);
+  std::vector<ops::PageWrite> writes;
+  std::vector<ops::MlaSequence> sequences;
+  for (const StepPart& p : run.step.parts) {
+    writes.push_back({p.row_begin, p.rows, p.sequence->length(), p.sequence->latents(index)});
+    sequences.push_back({p.row_begin, p.rows, p.sequence->length(), p.sequence->latents(index)});
+  }
+  ops::write_latents(ctx, latent, in.rope, formats.latent, writes);
+
+  ops::Selection selection;
+  const bool sparse = c.index_topk > 0;
+  if (sparse) {
+    run_indexer(run, weights, in, q_low, index);
+    selection = {run.rows_of(w.selected), run.rows_of(w.selected_count).reshape({t})};
+  }
+
+  const Tensor out_latent = run.rows_of(w.mla_out_latent);  // [T, H*C]
+  const double scale = 1.0 / std::sqrt(static_cast<double>(c.qk_nope + c.qk_rope));
+  ops::mla(ctx, absorbed.reshape({t, c.heads, c.kv_lora + c.qk_rope}), formats.latent, c.kv_lora, scale,
+           sequences, sparse ? &selection : nullptr, out_latent.reshape({t, c.heads, c.kv_lora}),
+           run.rows_of(w.mla_lse));
+
+  const Tensor values = run.rows_of(w.mla_out);  // [T, H*v]
+  std::vector<ops::GemmItem> products;
+  for (int64_t h = 0; h < c.heads; ++h) {
+    products.push_back({out_latent.columns(h * c.kv_lora, c.kv_lora), weights.value_up[static_cast<size_t>(h)],
+                        values.columns(h * c.v_head, c.v_head)});
+  }
+  ops::gemm_batched(ctx, products);
+  if (c.mla_output_gate) ops::sigmoid_gate(ctx, values, in.gate, values);
+  ops::gemm(ctx, values, weights.out, out);
+}
+
+}  // namespace perigee::model
