@@ -451,3 +451,10 @@ def test_golden_is_reproduced(tiny, name):
   for old, new in zip(golden["emulated"], again["emulated"]):
     gap = np.abs(np.subtract(old["target_logprob"], new["target_logprob"]))
     assert np.median(gap) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["chat", "long", "raw"])
+def test_demo_golden_belongs_to_the_demo_model(name):
+  with open(os.path.join(ROOT, "tests", "golden", "demo", name + ".json"), encoding="utf-8") as file:
+    golden = json.load(file)
+  assert golden["weights_sha256"] == checkpoint.digest(os.path.join(ROOT, "models", "demo"))
