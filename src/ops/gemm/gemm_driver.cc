@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "ops/gemm/gemm.h"
+#include "ops/gemm/gemm_amx.h"
+#include "ops/gemm/gemm_cpu.h"
+#include "ops/gemm/gemm_simd.h"
+
+namespace perigee::ops::cpu {
+namespace {
+
+struct Buffer {
+  void* data = nullptr;
+  int64_t bytes = 0;
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { std::free(data); }
+};
+
+thread_local Buffer buffers[static_cast<int>(Scratch::kCount)];
+
+}  // namespace
+
+void* scratch_bytes(Scratch purpose, int64_t bytes) {
+  Buffer& buffer = buffers[static_cast<int>(purpose)];
+  if (buffer.bytes < bytes) {
+    std::free(buffer.data);
+    const int64_t rounded = (bytes + 4095) / 4096 * 4096;
+    buffer.data = std::aligned_alloc(64, static_cast<size_t>(rounded));
+    CHECK(buffer.data != nullptr);
+    buffer.bytes = rounded;
+  }
+  return buffer.data;
+}
+
+void run_balanced(ThreadPool& pool, std::span<const Work> work,
+                  const std::function<void(int64_t, int64_t, int64_t)>& body) {
+  int64_t total = 0;
+  for (const Work& w : work) total += w.units * w.unit_cost;
+  if (total == 0) return;
+  const int64_t parts = pool.threads();
+  pool.parallel_for(parts, [&](int64_t first, int64_t last) {
+    const int64_t low = static_cast<int64_t>(static_cast<__int128>(total) * first / parts);
+    const int64_t high = static_cast<int64_t>(static_cast<__int128>(total) * last / parts);
+    int64_t start = 0;  // cost of all units before this item's first
+    for (int64_t i = 0; i < static_cast<int64_t>(work.size()) && start < high; ++i) {
+      const int64_t cost = work[i].unit_cost;
+      // A unit belongs to the part in which its first cost point lies.
+      const auto unit_at = [&](int64_t point) {
+        return std::clamp<int64_t>((point - start + cost - 1) / cost, 0, work[i].units);
+      };
+      const int64_t begin = low <= start ? 0 : unit_at(low);
+      const int64_t end = unit_at(high);
+      if (begin < end) body(i, begin, end);
+      start += work[i].units * cost;
+    }
+  });
+}
+
+int64_t amx_packed_bytes(int64_t rows, int64_t k) {
+  return (rows + 15) / 16 * ((k + kGemmBlock - 1) / kGemmBlock) * kAmxTileBytes;
+}
+
+void amx_pack_tile(const bf16* const* rows, int64_t row_count, int64_t k, void* tile) {
+  auto* to = static_cast<std::byte*>(tile);
+  for (int64_t c = 0; c < k; c += kGemmBlock) {
+    const size_t bytes = static_cast<size_t>(std::min(kGemmBlock, k - c)) * sizeof(bf16);
+    for (int64_t r = 0; r < 16; ++r, to += 64) {
+      if (r < row_count && bytes == 64) {
+        std::memcpy(to, rows[r] + c, 64);
+      } else {
+        std::memset(to, 0, 64);
+        if (r < row_count) std::memcpy(to, rows[r] + c, bytes);
+      }
+    }
+  }
+}
+
+void amx_segment(const AmxSegment& s) {
+#if defined(__x86_64__)
+  // Several row blocks share the weights: then a sub-segment of two row tiles (28 KiB) stays in L1
+  // while panels pass by. A single row block reads the weights once, best in one run.
+  constexpr int64_t kSubBlocks = 14;
+  const int64_t sub = s.row_tiles > 2 ? kSubBlocks : s.blocks;
+  float* const part = s.first ? nullptr : scratch<float>(Scratch::kPart, 32 * s.stride);
+  for (int64_t t = 0; t < s.row_tiles; t += 2) {
+    const int row_tiles = static_cast<int>(std::min<int64_t>(2, s.row_tiles - t));
+    float* const totals = s.totals + t * 16 * s.stride;
+    float* const acc = s.first ? totals : part;
+    for (int64_t b = 0; b < s.blocks; b += sub) {
+      const std::byte* const a = s.a + t * s.a_tile_bytes + b * kAmxTileBytes;
+      const int64_t blocks = std::min(sub, s.blocks - b);
+      for (int64_t p = 0; p < s.panels; p += 2) {
+        const int panels = static_cast<int>(std::min<int64_t>(2, s.panels - p));
+        amx_block(a, s.a_tile_bytes, row_tiles, s.w + p * s.w_panel_bytes + b * kAmxTileBytes,
+                  s.w_panel_bytes, panels, blocks, b == 0, acc + p * kGemmPanel, s.stride);
+      }
+    }
+    if (s.first) continue;
+    for (int64_t r = 0; r < 16 * row_tiles; ++r) {
+      gemm_add<Isa::kAvx512>(totals + r * s.stride, part + r * s.stride, s.panels * kGemmPanel);
+    }
+  }
+#else
+  (void)s;
+#endif
+}
+
+}  // namespace perigee::ops::cpu

@@ -1,0 +1,54 @@
+#include "ops/gemm/gemm_simd.h"
+
+#include "num/simd.h"
+#include "ops/gemm/gemm_micro.h"
+
+namespace perigee::ops::cpu {
+
+template <>
+void gemm_expand<Isa::PERIGEE_ISA>(const bf16* x, int64_t k, int64_t padded, float factor,
+                                   float* out) {
+  const simd::f32x16 f = simd::set1(factor);
+  int64_t i = 0;
+  for (; i + 16 <= k; i += 16) simd::store(out + i, simd::mul(simd::load_bf16(x + i), f));
+  if (i < k) {
+    simd::store_part(out + i, simd::mul(simd::load_bf16_part(x + i, k - i), f), k - i);
+    i = k;
+  }
+  for (; i < padded; ++i) out[i] = 0.0f;
+}
+
+template <>
+void gemm_segment<Isa::PERIGEE_ISA>(const float* x, int64_t x_stride, int64_t rows,
+                                    const uint8_t* w, int64_t blocks, bool first, float* total) {
+  for (int64_t r = 0; r < rows; r += kRowsMax) {
+    const int now = static_cast<int>(rows - r < kRowsMax ? rows - r : kRowsMax);
+    micro_any<false>(now, x + r * x_stride, x_stride, w, blocks, nullptr, first, total + r * 16);
+  }
+}
+
+template <>
+void gemm_add<Isa::PERIGEE_ISA>(float* total, const float* part, int64_t count) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    simd::store(total + i, simd::add(simd::load(total + i), simd::load(part + i)));
+  }
+  for (; i < count; ++i) total[i] += part[i];
+}
+
+template <>
+void gemm_store<Isa::PERIGEE_ISA>(const float* from, int64_t count, bool to_f32, void* out) {
+  const simd::f32x16 quiet = simd::from_bits(simd::set1i(0x7fc00000));
+  for (int64_t i = 0; i < count; i += 16) {
+    const int64_t now = count - i < 16 ? count - i : 16;
+    const simd::f32x16 value = simd::load_part(from + i, now);
+    const simd::f32x16 result = simd::select(simd::is_nan(value), quiet, value);
+    if (to_f32) {
+      simd::store_part(static_cast<float*>(out) + i, result, now);
+    } else {
+      simd::store_bf16_part(static_cast<bf16*>(out) + i, result, now);
+    }
+  }
+}
+
+}  // namespace perigee::ops::cpu
