@@ -1,5 +1,7 @@
 #include "text/xtml.h"
 
+#include <algorithm>
+
 namespace perigee::text::xtml {
 
 namespace {
