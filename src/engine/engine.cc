@@ -20,11 +20,11 @@ Result<model::CacheFormats> choose_formats(const model::Config& c, const EngineO
   model::CacheFormats f;
   f.latent = o.latent.value_or(reference ? LatentFormat::kF64 : indexer ? LatentFormat::kFp8 : LatentFormat::kBf16);
   f.key = o.key.value_or(reference ? KeyFormat::kF64 : indexer ? KeyFormat::kFp8 : KeyFormat::kBf16);
-  if (c.count(model::LayerKind::kMla) > 0 && !latent_supported(f.latent, c.kv_lora, c.qk_rope)) {
+  if (c.count(model::LayerKind::kMla) > 0 && latent_bytes(f.latent, c.kv_lora, c.qk_rope) == 0) {
     return invalid_argument("--kv-cache-dtype nvfp4 needs a kv_lora_rank that is a multiple of 16, {} has {}",
                             c.path, c.kv_lora);
   }
-  if (indexer && !key_supported(f.key, c.index_dim)) {
+  if (indexer && key_bytes(f.key, c.index_dim) == 0) {
     return invalid_argument("--index-key-dtype mxfp4 needs an index_head_dim that is a multiple of 32, {} has {}",
                             c.path, c.index_dim);
   }
@@ -50,7 +50,8 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   if (!formats.ok()) return formats.error();
   engine->formats_ = *formats;
   engine->pool_ = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : cpu_threads());
-  engine->context_ = ops::make_context(options.device, engine->pool_.get());
+  engine->context_ =
+      ops::limit_isa(ops::make_context(options.device, engine->pool_.get()), options.isa);
   engine->batched_tokens_ = options.batched_tokens > 0 ? options.batched_tokens
                             : options.device == Device::kReference ? kBatchedTokensReference
                                                                    : kBatchedTokensCpu;

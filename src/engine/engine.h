@@ -24,6 +24,7 @@ struct EngineOptions {
   std::optional<KeyFormat> key;        // absent: auto
   int64_t batched_tokens = 0;          // most tokens of a step; 0: the device's default
   int threads = 0;                     // 0: all that the process may use
+  std::string isa = "auto";  // most that the CPU device may use (ops::limit_isa)
   model::LoadOptions load;
 };
 

@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "model/layers.h"
 #include "ops/act/act.h"
 #include "ops/attn_res/attn_res.h"
 #include "ops/embed/embed.h"
@@ -71,7 +70,7 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const ops::Context& context, co
 Tensor Decoder::forward(const Step& step) {
   const int64_t t = step.rows();
   CHECK(t > 0 && t <= workspace_.rows_max);
-  const LayerRun run = {context_, config_, step, workspace_, t};
+  const LayerRun run = {context_, config_, step, workspace_, t, taps_};
   const Tensor ids = run.rows_of(workspace_.ids).reshape({t});
   std::memcpy(ids.data, step.ids.data(), step.ids.size() * sizeof(int32_t));
   const Tensor normed = run.rows_of(workspace_.normed);
@@ -102,6 +101,7 @@ Tensor Decoder::forward(const Step& step) {
       moe_layer(run, w.moe, fed);
     }
     residual.accumulate(fed);
+    if (taps_.after_layer) taps_.after_layer(l, residual.live());
   }
   ops::rms_norm(context_, residual.read(weights_.final_res), weights_.final_norm, config_.norm_eps, normed);
 

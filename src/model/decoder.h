@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "model/layers.h"
 #include "model/step.h"
 #include "model/weights.h"
 #include "model/workspace.h"
@@ -26,6 +27,9 @@ class Decoder {
   // Logits [R, O] of hidden rows [R, D], written to `out` (real).
   void logits(const Tensor& hidden, const Tensor& out) const;
 
+  // Looks inside following passes; empty functions are not called.
+  void set_taps(Taps taps) { taps_ = std::move(taps); }
+
   const Config& config() const { return config_; }
   const ops::Context& context() const { return context_; }
   size_t workspace_bytes() const { return workspace_.arena.capacity(); }
@@ -38,6 +42,7 @@ class Decoder {
   const Config& config_;
   const Weights& weights_;
   Workspace workspace_;
+  Taps taps_;
 };
 
 }  // namespace perigee::model

@@ -6,13 +6,24 @@
 // All take the normed input in workspace.normed (rows of the step) and leave their result in `out` [T, D].
 #pragma once
 
+#include <functional>
+
 #include "model/config.h"
 #include "model/step.h"
 #include "model/weights.h"
 #include "model/workspace.h"
 #include "ops/context.h"
+#include "ops/mla/mla.h"
 
 namespace perigee::model {
+
+// Who wants to look inside a forward pass: tests compare with golden traces, training keeps activations.
+struct Taps {
+  // After a layer: its 0-based number and the residual accumulator [T, D].
+  std::function<void(int64_t layer, const Tensor& live)> after_layer;
+  // After an indexer: the MLA layer's number among MLA layers, and what each row of the step attends to.
+  std::function<void(int64_t mla_index, const ops::Selection& selection)> selected;
+};
 
 struct LayerRun {
   const ops::Context& context;
@@ -20,6 +31,7 @@ struct LayerRun {
   const Step& step;
   Workspace& workspace;
   int64_t rows;  // T
+  const Taps& taps;
 
   // The rows of this step of a [rows_max, width] buffer.
   Tensor rows_of(const Tensor& buffer) const { return buffer.slice(0, rows); }

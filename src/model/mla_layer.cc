@@ -152,6 +152,7 @@ void mla_layer(const LayerRun& run, const MlaWeights& weights, int64_t index, co
   if (sparse) {
     run_indexer(run, weights, in, q_low, index);
     selection = {run.rows_of(w.selected), run.rows_of(w.selected_count).reshape({t})};
+    if (run.taps.selected) run.taps.selected(index, selection);
   }
 
   const Tensor out_latent = run.rows_of(w.mla_out_latent);  // [T, H*C]

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 namespace perigee {
 
@@ -14,16 +13,12 @@ struct bf16 {
   uint16_t bits = 0;
 };
 
-inline float to_float(bf16 x) {
-  const uint32_t u = static_cast<uint32_t>(x.bits) << 16;
-  float f;
-  std::memcpy(&f, &u, sizeof(f));
-  return f;
+constexpr float to_float(bf16 x) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16);
 }
 
-inline bf16 to_bf16(float f) {
-  uint32_t u;
-  std::memcpy(&u, &f, sizeof(u));
+constexpr bf16 to_bf16(float f) {
+  uint32_t u = __builtin_bit_cast(uint32_t, f);
   if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((u >> 16) | 0x40u)};
   u += 0x7fffu + ((u >> 16) & 1u);
   return {static_cast<uint16_t>(u >> 16)};

@@ -4,6 +4,8 @@
 // Errors  None.
 #pragma once
 
+#include <string_view>
+
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "num/isa.h"
@@ -23,6 +25,21 @@ inline Context make_context(tensor::Device device, ThreadPool* pool) {
   const CpuFeatures& f = cpu_features();
   const Isa isa = f.avx512 ? Isa::kAvx512 : f.avx2 ? Isa::kAvx2 : Isa::kGeneric;
   return {device, pool, isa, f.amx};
+}
+
+// The same with at most the named instructions: "generic", "avx2", "avx512" or "amx"; "auto" limits nothing. Slower sets
+// serve comparisons. Aborts on another word.
+inline Context limit_isa(Context context, std::string_view name) {
+  if (name == "auto" || name == "amx") return context;
+  context.amx = false;
+  if (name == "avx512") return context;
+  if (name == "avx2") {
+    if (context.isa == Isa::kAvx512) context.isa = Isa::kAvx2;
+    return context;
+  }
+  CHECK(name == "generic");
+  context.isa = Isa::kGeneric;
+  return context;
 }
 
 // Calls f.template operator()<isa>() for the context's instruction set.

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Installs what building, testing and the tools need on Debian 12. Asks nothing, may be run again at any time.
+#   ./setup.sh         everything, CUDA compiler included
+#   ./setup.sh --cpu   without CUDA
+set -euo pipefail
+cd "$(dirname "$0")"
+
+with_cuda=1
+for argument in "$@"; do
+  case "$argument" in
+    --cpu) with_cuda=0 ;;
+    -h|--help) sed -n '2,4s/^# //p' "$0"; exit 0 ;;
+    *) echo "setup.sh: unknown argument '$argument'; use --cpu or nothing" >&2; exit 2 ;;
+  esac
+done
+
+packages=(g++ cmake ninja-build git ca-certificates
+  libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
+  libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
+  python3 python3-venv)
+
+missing=()
+for package in "${packages[@]}"; do
+  state=$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || true)
+  [ "$state" = "install ok installed" ] || missing+=("$package")
+done
+if [ "${#missing[@]}" -gt 0 ]; then
+  root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "setup.sh: needs root or sudo to install: ${missing[*]}" >&2; exit 1; }
+    root=(sudo)
+  fi
+  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+fi
+
+# Python for the test tools, in a virtual environment of the project.
+if [ ! -x .venv/bin/python ]; then
+  /usr/bin/python3 -m venv .venv
+fi
+if ! cmp -s tools/requirements-test.txt .venv/installed-test.txt; then
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r tools/requirements-test.txt
+  cp tools/requirements-test.txt .venv/installed-test.txt
+fi
+
+# The CUDA compiler: an installed toolkit if there is one, else the wheels of one pinned release.
+if [ "$with_cuda" -eq 1 ] && [ ! -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
+  if ! cmp -s tools/requirements-cuda.txt .venv/installed-cuda.txt; then
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -r tools/requirements-cuda.txt
+    cp tools/requirements-cuda.txt .venv/installed-cuda.txt
+  fi
+fi

@@ -1,0 +1,84 @@
+"""Log-probabilities against the independent PyTorch reference (tools/reference), from files it made.
+
+The tiny checkpoints are written anew from their specifications, byte for byte as the reference had them."""
+
+import hashlib
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from conftest import DEMO, ROOT
+
+GOLDEN = ROOT / "tests" / "golden" / "model"
+SPECS = sorted(p.stem for p in GOLDEN.glob("*.json") if p.stem != "specs")
+# BF16 has 8 significant bits. The engine and the emulation round at the same places but sum in other orders, so a value
+# near a rounding border may fall on the other side: their errors against the truth agree in size, not in digits.
+SIZE_RATIO = 1.5
+
+
+def load(name):
+  return json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("checkpoints")
+  subprocess.run([sys.executable, ROOT / "tools" / "reference" / "checkpoint.py", "--specs", GOLDEN / "specs.json",
+                  "--all", "--out", folder], check=True)
+  return folder
+
+
+def scored(perigee, ids_file, model, ids, *flags):
+  return perigee.json("score", model, "--ids", ids_file(ids), "--top", "5", *flags)["positions"]
+
+
+def rms(values):
+  values = list(values)
+  return math.sqrt(sum(v * v for v in values) / len(values))
+
+
+def test_there_are_enough_shapes():
+  assert len(SPECS) >= 30
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_reference_device_equals_the_float64_reference(perigee, ids_file, checkpoints, name):
+  golden = load(name)
+  positions = scored(perigee, ids_file, checkpoints / name, golden["ids"], "--device", "reference")
+  assert len(positions) == len(golden["ids"])
+  for p, logsumexp, target in zip(positions, golden["logsumexp"], golden["target_logprob"]):
+    assert abs(p["logsumexp"] - logsumexp) < 1e-5
+    assert (p["target_logprob"] is None) == (target is None)
+    if target is not None:
+      assert abs(p["target_logprob"] - target) < 1e-5
+  for p, top in zip(positions, golden["top"]):
+    for (_, got), (_, want) in zip(p["top"], top):
+      assert abs(got - want) < 1e-5
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_cpu_device_errs_as_much_as_bf16_rounding(perigee, ids_file, checkpoints, name):
+  golden = load(name)
+  truth = golden["target_logprob"][:-1]
+  for emulated in golden["emulated"]:
+    flags = ["--kv-cache-dtype", emulated["kv_cache_dtype"], "--index-key-dtype", emulated["index_key_dtype"]]
+    positions = scored(perigee, ids_file, checkpoints / name, golden["ids"], *flags)
+    engine = [p["target_logprob"] for p in positions[:-1]]
+    wanted = rms(e - t for e, t in zip(emulated["target_logprob"][:-1], truth))
+    got = rms(e - t for e, t in zip(engine, truth))
+    assert got <= SIZE_RATIO * wanted, (name, flags, got, wanted)
+    between = rms(a - b for a, b in zip(engine, emulated["target_logprob"][:-1]))
+    assert between <= SIZE_RATIO * wanted, (name, flags, between, wanted)
+
+
+@pytest.mark.parametrize("name", ["chat", "raw", "long"])
+def test_demo_model_equals_the_reference(perigee, ids_file, name):
+  golden = json.loads((ROOT / "tests" / "golden" / "demo" / f"{name}.json").read_text())
+  weights = hashlib.sha256((DEMO / "model.safetensors").read_bytes()).hexdigest()
+  assert golden["weights_sha256"] == weights, "run tools/golden/make_demo_golden.py for the new demo model"
+  positions = scored(perigee, ids_file, DEMO, golden["ids"], "--device", "reference")
+  worst = max(abs(p["target_logprob"] - t) for p, t in zip(positions[:-1], golden["target_logprob"]))
+  assert worst < 1e-5
