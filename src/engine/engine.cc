@@ -13,6 +13,12 @@ constexpr int64_t kBatchedTokensCpu = 512;        // large enough to feed matrix
 constexpr int64_t kBatchedTokensReference = 256;
 constexpr int64_t kLogitRows = 32;                // rows whose logits are held at once
 
+struct TopBuffers {
+  std::vector<int32_t> ids;
+  std::vector<float> logprobs;
+  std::vector<double> logprobs64;
+};
+
 // The formats behind `auto` and the checks that a given format fits the model's widths.
 Result<model::CacheFormats> choose_formats(const model::Config& c, const EngineOptions& o) {
   const bool reference = o.device == Device::kReference;
@@ -39,6 +45,7 @@ struct Engine::Run {
   tensor::Arena arena;
   Tensor logits;  // [kLogitRows, O] real
   Tensor lse;     // [kLogitRows] real
+  TopBuffers top;
 };
 
 Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
@@ -134,12 +141,6 @@ std::vector<size_t> fill_step(const std::vector<std::vector<int32_t>>& ids, mode
   return chosen;
 }
 
-struct TopBuffers {
-  std::vector<int32_t> ids;
-  std::vector<float> logprobs;
-  std::vector<double> logprobs64;
-};
-
 // The best `top` ids of each row with their log-probabilities.
 void read_top(const ops::Context& context, const Tensor& logits, const Tensor& lse, int64_t top,
               TopBuffers& buffers, std::span<ScoredPosition> out) {
@@ -168,17 +169,36 @@ double log_probability(const Tensor& logits, const Tensor& lse, int64_t row, int
 
 }  // namespace
 
-Result<std::vector<ScoredSequence>> Engine::score(const std::vector<std::vector<int32_t>>& sequences,
-                                                  int64_t top) {
+// Positions of one part of a step, kLogitRows at a time, so that logits take bounded memory.
+void Engine::score_part(Run& run, const model::StepPart& part, int64_t first, const std::vector<int32_t>& ids,
+                        int64_t top, const Tensor& hidden, ScoredSequence& out) {
+  for (int64_t done = 0; done < part.rows; done += kLogitRows) {
+    const int64_t rows = std::min(kLogitRows, part.rows - done);
+    const Tensor logits = run.logits.slice(0, rows);
+    const Tensor lse = run.lse.slice(0, rows);
+    run.decoder->logits(hidden.slice(part.row_begin + done, rows), logits);
+    ops::log_sum_exp(context_, logits, lse);
+    const size_t begin = out.size();
+    out.resize(begin + static_cast<size_t>(rows));
+    for (int64_t r = 0; r < rows; ++r) {
+      const size_t at = static_cast<size_t>(first + done + r);
+      ScoredPosition& p = out[begin + static_cast<size_t>(r)];
+      p.id = ids[at];
+      p.logsumexp = real_at(lse, r, 0);
+      if (at + 1 < ids.size()) p.target_logprob = log_probability(logits, lse, r, ids[at + 1]);
+    }
+    read_top(context_, logits, lse, top, run.top, std::span(out).subspan(begin));
+  }
+}
+
+Result<std::vector<ScoredSequence>> Engine::score(const std::vector<std::vector<int32_t>>& sequences, int64_t top) {
   std::vector<int64_t> lengths;
   for (const std::vector<int32_t>& ids : sequences) lengths.push_back(static_cast<int64_t>(ids.size()));
-  if (lengths.empty()) return std::vector<ScoredSequence>();
-  top = std::min(top, config_.vocab);
+  std::vector<ScoredSequence> out(sequences.size());
+  if (lengths.empty()) return out;
   Result<std::unique_ptr<Run>> started = start(lengths);
   if (!started.ok()) return started.error();
   Run& run = **started;
-  std::vector<ScoredSequence> out(sequences.size());
-  TopBuffers buffers;
   while (true) {
     model::Step step;
     const std::vector<size_t> chosen = fill_step(sequences, *run.states, batched_tokens_, step);
@@ -187,92 +207,101 @@ Result<std::vector<ScoredSequence>> Engine::score(const std::vector<std::vector<
     for (const model::StepPart& p : step.parts) first.push_back(p.sequence->length());
     const Tensor hidden = run.decoder->forward(step);
     for (size_t n = 0; n < step.parts.size(); ++n) {
-      const model::StepPart& part = step.parts[n];
-      const std::vector<int32_t>& ids = sequences[chosen[n]];
-      for (int64_t done = 0; done < part.rows; done += kLogitRows) {
-        const int64_t rows = std::min(kLogitRows, part.rows - done);
-        const Tensor logits = run.logits.slice(0, rows);
-        const Tensor lse = run.lse.slice(0, rows);
-        run.decoder->logits(hidden.slice(part.row_begin + done, rows), logits);
-        ops::log_sum_exp(context_, logits, lse);
-        std::vector<ScoredPosition> positions(static_cast<size_t>(rows));
-        for (int64_t r = 0; r < rows; ++r) {
-          const size_t at = static_cast<size_t>(first[n] + done + r);
-          ScoredPosition& p = positions[static_cast<size_t>(r)];
-          p.id = ids[at];
-          p.logsumexp = real_at(lse, r, 0);
-          if (at + 1 < ids.size()) p.target_logprob = log_probability(logits, lse, r, ids[at + 1]);
-        }
-        read_top(context_, logits, lse, top, buffers, positions);
-        out[chosen[n]].insert(out[chosen[n]].end(), positions.begin(), positions.end());
+      score_part(run, step.parts[n], first[n], sequences[chosen[n]], std::min(top, config_.vocab), hidden,
+                 out[chosen[n]]);
+    }
+  }
+}
+
+ops::Sampled Engine::sample_row(Run& run, const GenerateRequest& request, int64_t position, const Tensor& hidden) {
+  const SamplingOptions& s = request.sampling;
+  const ops::SampleParams params = {s.temperature, s.top_p, s.min_p, s.top_k, s.seed, position, 0};
+  const Tensor logits = run.logits.slice(0, 1);
+  run.decoder->logits(hidden, logits);
+  ops::Sampled sampled;
+  ops::sample(context_, logits, std::span(&params, 1), std::span(&sampled, 1));
+  return sampled;
+}
+
+// `ids` holds each request's known ids, those already in its sequence included; generated ids are appended.
+std::vector<Generated> Engine::run_requests(Run& run, const std::vector<GenerateRequest>& requests,
+                                            std::vector<std::vector<int32_t>>& ids, const OnToken& on_token) {
+  std::vector<Generated> out(requests.size());
+  while (true) {
+    model::Step step;
+    const std::vector<size_t> chosen = fill_step(ids, *run.states, batched_tokens_, step);
+    if (chosen.empty()) return out;
+    const Tensor hidden = run.decoder->forward(step);
+    for (size_t n = 0; n < chosen.size(); ++n) {
+      const size_t i = chosen[n];
+      const int64_t length = run.states->sequence(i).length();
+      const int64_t made = static_cast<int64_t>(out[i].tokens.size());
+      if (length < static_cast<int64_t>(ids[i].size()) || made == requests[i].max_tokens) continue;
+      const ops::Sampled sampled =
+          sample_row(run, requests[i], length, hidden.slice(step.parts[n].row_begin + step.parts[n].rows - 1, 1));
+      const GeneratedToken token = {sampled.id, sampled.logprob, sampled.processed_logprob};
+      out[i].tokens.push_back(token);
+      const std::vector<int32_t>& stops = requests[i].stop_ids;
+      const bool go_on = !on_token || on_token(i, token);
+      if (std::find(stops.begin(), stops.end(), token.id) != stops.end()) {
+        out[i].finish = Finish::kStop;
+      } else if (!go_on) {
+        out[i].finish = Finish::kCancelled;
+      } else if (made + 1 < requests[i].max_tokens) {
+        ids[i].push_back(token.id);
       }
     }
   }
 }
 
-void Engine::sample_rows(Run& run, const std::vector<GenerateRequest>& requests,
-                         std::span<const size_t> which, const Tensor& hidden,
-                         std::span<const int64_t> rows, std::vector<ops::Sampled>& out) {
-  out.clear();
-  for (size_t n = 0; n < which.size(); ++n) {
-    const SamplingOptions& s = requests[which[n]].sampling;
-    const ops::SampleParams params = {s.temperature, s.top_p, s.min_p, s.top_k, s.seed,
-                                      run.states->sequence(which[n]).length(), 0};
-    const Tensor logits = run.logits.slice(0, 1);
-    run.decoder->logits(hidden.slice(rows[n], 1), logits);
-    ops::Sampled sampled;
-    ops::sample(context_, logits, std::span(&params, 1), std::span(&sampled, 1));
-    out.push_back(sampled);
-  }
-}
-
 Result<std::vector<Generated>> Engine::generate(const std::vector<GenerateRequest>& requests,
                                                 const OnToken& on_token) {
+  if (requests.empty()) return std::vector<Generated>();
   std::vector<int64_t> lengths;
   std::vector<std::vector<int32_t>> ids;
   for (const GenerateRequest& r : requests) {
     lengths.push_back(static_cast<int64_t>(r.prompt.size()) + r.max_tokens);
     ids.push_back(r.prompt);
   }
-  std::vector<Generated> out(requests.size());
-  if (requests.empty()) return out;
   Result<std::unique_ptr<Run>> started = start(lengths);
   if (!started.ok()) return started.error();
-  Run& run = **started;
-  std::vector<ops::Sampled> sampled;
-  while (true) {
-    model::Step step;
-    const std::vector<size_t> chosen = fill_step(ids, *run.states, batched_tokens_, step);
-    if (chosen.empty()) return out;
-    const Tensor hidden = run.decoder->forward(step);
-    // Sequences whose known ids are all processed get their next token.
-    std::vector<size_t> which;
-    std::vector<int64_t> rows;
-    for (size_t n = 0; n < chosen.size(); ++n) {
-      const size_t i = chosen[n];
-      if (run.states->sequence(i).length() < static_cast<int64_t>(ids[i].size())) continue;
-      if (static_cast<int64_t>(out[i].tokens.size()) == requests[i].max_tokens) continue;
-      which.push_back(i);
-      rows.push_back(step.parts[n].row_begin + step.parts[n].rows - 1);
-    }
-    sample_rows(run, requests, which, hidden, rows, sampled);
-    for (size_t n = 0; n < which.size(); ++n) {
-      const size_t i = which[n];
-      const GeneratedToken token = {sampled[n].id, sampled[n].logprob, sampled[n].processed_logprob};
-      out[i].tokens.push_back(token);
-      const bool stop = std::find(requests[i].stop_ids.begin(), requests[i].stop_ids.end(), token.id) !=
-                        requests[i].stop_ids.end();
-      const bool go_on = !on_token || on_token(i, token);
-      const bool full = static_cast<int64_t>(out[i].tokens.size()) == requests[i].max_tokens;
-      if (stop) {
-        out[i].finish = Finish::kStop;
-      } else if (!go_on) {
-        out[i].finish = Finish::kCancelled;
-      } else if (!full) {
-        ids[i].push_back(token.id);
-      }
-    }
+  return run_requests(**started, requests, ids, on_token);
+}
+
+struct Session::State {
+  std::unique_ptr<Engine::Run> run;
+  std::vector<int32_t> ids;  // what the sequence has been through
+};
+
+Session::Session(std::unique_ptr<State> state, int64_t tokens_max)
+    : state_(std::move(state)), tokens_max_(tokens_max) {}
+Session::Session(Session&&) noexcept = default;
+Session::~Session() = default;
+
+Result<Session> Engine::open_session(int64_t tokens_max) {
+  auto state = std::make_unique<Session::State>();
+  Result<std::unique_ptr<Run>> run = start({tokens_max});
+  if (!run.ok()) return run.error();
+  state->run = std::move(*run);
+  return Session(std::move(state), tokens_max);
+}
+
+Result<Generated> Engine::generate_in(Session& session, const GenerateRequest& request, const OnToken& on_token) {
+  const int64_t needed = static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
+  if (needed > session.tokens_max()) {
+    return out_of_range("the conversation needs {} tokens, this session holds {}", needed, session.tokens_max());
   }
+  Session::State& state = *session.state_;
+  model::Sequence& sequence = state.run->states->sequence(0);
+  const std::vector<int32_t>& p = request.prompt;
+  if (state.ids.size() >= p.size() || !std::equal(state.ids.begin(), state.ids.end(), p.begin())) {
+    sequence.reset();  // the prompt says something else than what was run
+  }
+  std::vector<std::vector<int32_t>> ids = {p};
+  std::vector<Generated> made = run_requests(*state.run, {request}, ids, on_token);
+  state.ids = std::move(ids[0]);
+  state.ids.resize(static_cast<size_t>(sequence.length()));
+  return std::move(made[0]);
 }
 
 }  // namespace perigee::engine

@@ -70,6 +70,24 @@ struct MemoryUse {
   size_t workspace_bytes = 0;  // of the last call
 };
 
+class Engine;
+
+// One conversation that goes on: a prompt that extends what was already run is continued, anything else starts afresh.
+class Session {
+ public:
+  ~Session();
+  Session(Session&&) noexcept;
+  int64_t tokens_max() const { return tokens_max_; }
+
+ private:
+  friend class Engine;
+  struct State;
+  explicit Session(std::unique_ptr<State> state, int64_t tokens_max);
+
+  std::unique_ptr<State> state_;
+  int64_t tokens_max_;
+};
+
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> open(const EngineOptions& options);
@@ -89,6 +107,10 @@ class Engine {
   Result<std::vector<Generated>> generate(const std::vector<GenerateRequest>& requests,
                                           const OnToken& on_token);
 
+  // A session of at most `tokens_max` tokens, and one request in it; prompt and new tokens must fit.
+  Result<Session> open_session(int64_t tokens_max);
+  Result<Generated> generate_in(Session& session, const GenerateRequest& request, const OnToken& on_token);
+
   // A sentence for the first id outside the vocabulary, an empty list or one that is longer than the model's context;
   // `what` names the flag or field.
   Status check_ids(std::span<const int32_t> ids, int64_t extra_tokens, const std::string& what) const;
@@ -96,10 +118,14 @@ class Engine {
  private:
   Engine() = default;
 
+  friend class Session;
   struct Run;  // the pool, decoder and buffers of one call
   Result<std::unique_ptr<Run>> start(const std::vector<int64_t>& tokens_max);
-  void sample_rows(Run& run, const std::vector<GenerateRequest>& requests, std::span<const size_t> which,
-                   const Tensor& hidden, std::span<const int64_t> rows, std::vector<ops::Sampled>& out);
+  std::vector<Generated> run_requests(Run& run, const std::vector<GenerateRequest>& requests,
+                                      std::vector<std::vector<int32_t>>& ids, const OnToken& on_token);
+  ops::Sampled sample_row(Run& run, const GenerateRequest& request, int64_t position, const model::Tensor& hidden);
+  void score_part(Run& run, const model::StepPart& part, int64_t first, const std::vector<int32_t>& ids, int64_t top,
+                  const model::Tensor& hidden, ScoredSequence& out);
 
   model::Config config_;
   model::Weights weights_;
