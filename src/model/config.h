@@ -20,6 +20,19 @@ const char* kind_name(Kind kind);
 enum class LayerKind : uint8_t { kKda, kMla };
 enum class Activation : uint8_t { kSitu, kSilu };
 
+// Sizes of the image tower and its projector, as the tensors of the checkpoint have them.
+struct VisionConfig {
+  int64_t patch = 0;
+  int64_t width = 0;       // of the tower
+  int64_t inner = 0;       // of its feed-forward
+  int64_t layers = 0;
+  int64_t qkv_width = 0;   // of each of q, k and v
+  int64_t grid_height = 0;
+  int64_t grid_width = 0;
+  int64_t merged = 0;      // input of the projector: merge kernel times width
+  int64_t text_width = 0;  // output of the projector
+};
+
 struct Config {
   Kind kind = Kind::kKimiK3;
   std::string path;  // the file it came from, for messages
@@ -77,7 +90,9 @@ struct Config {
 
   int64_t attn_res_block = 0;  // 0: plain residuals
 
-  bool has_vision = false;
+  // Image tower and projector; absent: a text-only checkpoint.
+  std::optional<VisionConfig> vision;
+  bool has_vision() const { return vision.has_value(); }
 
   int64_t shared_width() const { return shared_experts * expert_width; }
   int64_t expert_input() const { return expert_latent > 0 ? expert_latent : hidden; }
