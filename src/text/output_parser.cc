@@ -12,12 +12,14 @@ namespace {
 constexpr JsonStyle kAsWritten{.item_separator = ",", .key_separator = ":", .number_lexemes = true};
 
 bool is_format_tag(std::string_view tag) {
-  static constexpr std::array<std::string_view, 7> kTags = {"think", "response", "tools",  "call",
-                                                            "argument", "json", "message"};
+  static constexpr std::array<std::string_view, 7> kTags = {
+      "think", "response", "tools", "call", "argument", "json", "message"};
   return std::find(kTags.begin(), kTags.end(), tag) != kTags.end();
 }
 
-std::string json_string(std::string_view text) { return print_json(Json::string(std::string(text))); }
+std::string json_string(std::string_view text) {
+  return print_json(Json::string(std::string(text)));
+}
 
 // The tool wrote a value that should be JSON; the client must get JSON in any case.
 std::string as_json(std::string_view bytes, bool must_be_object) {
@@ -31,10 +33,14 @@ std::string as_json(std::string_view bytes, bool must_be_object) {
 
 const char* finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kToolCalls: return "tool_calls";
-    case FinishReason::kAbort: return "abort";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kToolCalls:
+      return "tool_calls";
+    case FinishReason::kAbort:
+      return "abort";
   }
   return "";
 }
@@ -55,7 +61,8 @@ Status OutputParser::push(int32_t id, std::vector<OutputEvent>& events) {
   if (done_) return {};
   const Result<std::string_view> bytes = tokenizer_->token_bytes(id);
   if (!bytes.ok()) return bytes.error();
-  if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), id) != options_.stop_ids.end()) {
+  if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), id) !=
+      options_.stop_ids.end()) {
     finish(StopCause::kNatural, events);
     return {};
   }
@@ -104,7 +111,8 @@ void OutputParser::begin_marker(Marker marker) {
 void OutputParser::end_marker() {
   const xtml::Header header = xtml::parse_header(replace_invalid_utf8(header_));
   const bool is_bare = header_.size() == header.tag.size();  // closing markers have no attributes
-  const bool is_known = marker_ == Marker::kOpen ? on_open(header) : is_bare && on_close(header.tag);
+  const bool is_known =
+      marker_ == Marker::kOpen ? on_open(header) : is_bare && on_close(header.tag);
   if (!is_known) return marker_is_text(true);
   marker_ = Marker::kNone;
   header_.clear();
@@ -140,12 +148,14 @@ bool OutputParser::on_open(const xtml::Header& header) {
 }
 
 bool OutputParser::on_close(std::string_view tag) {
-  if (state_ == State::kCall || state_ == State::kValue || state_ == State::kJson) return close_in_call(tag);
+  if (state_ == State::kCall || state_ == State::kValue || state_ == State::kJson)
+    return close_in_call(tag);
   if (tag == "message") {
     enter(State::kTail);
   } else if (tag == "response" && (state_ == State::kResponse || state_ == State::kThink)) {
     enter(State::kBetween);
-  } else if ((tag == "think" && state_ == State::kThink) || (tag == "tools" && state_ == State::kTools)) {
+  } else if ((tag == "think" && state_ == State::kThink) ||
+             (tag == "tools" && state_ == State::kTools)) {
     enter(State::kBetween);
   }
   return is_format_tag(tag);
@@ -180,7 +190,8 @@ void OutputParser::enter(State state) {
 void OutputParser::add_text(std::string_view bytes) {
   switch (state_) {
     case State::kThink:
-    case State::kResponse: return put_text(utf8_.push(bytes));
+    case State::kResponse:
+      return put_text(utf8_.push(bytes));
     case State::kValue:
       if (!value_.is_string) {
         value_.buffer += bytes;
@@ -188,11 +199,14 @@ void OutputParser::add_text(std::string_view bytes) {
         put_text(utf8_.push(bytes));
       }
       return;
-    case State::kJson: value_.buffer += bytes; return;
+    case State::kJson:
+      value_.buffer += bytes;
+      return;
     case State::kBetween:
     case State::kTools:
     case State::kCall:
-    case State::kTail: return;
+    case State::kTail:
+      return;
   }
 }
 
@@ -237,7 +251,8 @@ void OutputParser::begin_value(const xtml::Header& header) {
   const bool is_first = call_.keys.empty();
   value_ = {};
   value_.is_string = type == nullptr || *type == "string";
-  value_.dropped = call_.dropped || call_.has_json || key == nullptr || !call_.keys.insert(*key).second;
+  value_.dropped =
+      call_.dropped || call_.has_json || key == nullptr || !call_.keys.insert(*key).second;
   enter(State::kValue);
   if (value_.dropped) return;
   std::string prefix = is_first ? "{" : ",";

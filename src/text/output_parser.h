@@ -50,7 +50,8 @@
 
 namespace perigee::text {
 
-inline constexpr size_t kHeaderBytesMax = 4096;  // a tag with its attributes; far more than any tool name needs
+inline constexpr size_t kHeaderBytesMax =
+    4096;  // a tag with its attributes; far more than any tool name needs
 
 enum class FinishReason { kStop, kLength, kToolCalls, kAbort };
 const char* finish_reason_name(FinishReason reason);  // "stop", "length", "tool_calls", "abort"
@@ -84,7 +85,8 @@ struct ParsedCall {
 
 struct ParsedOutput {
   std::string reasoning;
-  std::optional<std::string> content;  // none: the answer never came to speak, or holds calls and no text
+  std::optional<std::string>
+      content;  // none: the answer never came to speak, or holds calls and no text
   std::vector<ParsedCall> tool_calls;  // complete ones
   FinishReason finish_reason = FinishReason::kStop;
 
@@ -94,7 +96,7 @@ struct ParsedOutput {
 class OutputParser {
  public:
   struct Options {
-    bool thinking = true;           // the prompt ended inside the think channel (else: inside the response)
+    bool thinking = true;  // the prompt ended inside the think channel (else: inside the response)
     bool drop_calls = false;        // tool_choice none: calls are read and forgotten
     std::vector<int32_t> stop_ids;  // ends besides <|end_of_msg|>
   };
