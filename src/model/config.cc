@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "num/records.h"
 
 namespace perigee::model {
 namespace {
@@ -18,7 +19,6 @@ constexpr int64_t kLayersMax = 1024;
 constexpr int64_t kExpertsMax = 8192;
 constexpr int64_t kVocabMax = int64_t{1} << 24;
 constexpr int64_t kPositionsMax = int64_t{1} << 40;
-constexpr int64_t kMxfp4Group = 32;
 constexpr size_t kConfigBytesMax = size_t{16} << 20;
 
 std::string shown(const json& value) {
@@ -287,7 +287,7 @@ class Parser {
     text.only("topk_method", "noaux_tc");
     c.experts = text.integer("num_experts", 1, kExpertsMax);
     c.active_experts = text.integer("num_experts_per_token", 1, c.experts);
-    c.shared_experts = text.integer("num_shared_experts", 1, kExpertsMax);
+    c.shared_experts = text.integer("num_shared_experts", 0, kExpertsMax);
     c.expert_width = text.width("moe_intermediate_size");
     c.renormalize = text.flag("moe_renormalize");
     c.routed_scale = text.number("routed_scaling_factor", 1e-6, 1e6);
