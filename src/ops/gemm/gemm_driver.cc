@@ -1,11 +1,7 @@
-#include <algorithm>
+#include "ops/gemm/gemm_driver.h"
+
 #include <cstdlib>
 #include <cstring>
-
-#include "ops/gemm/gemm.h"
-#include "ops/gemm/gemm_amx.h"
-#include "ops/gemm/gemm_cpu.h"
-#include "ops/gemm/gemm_simd.h"
 
 namespace perigee::ops::cpu {
 namespace {
@@ -59,10 +55,6 @@ void run_balanced(ThreadPool& pool, std::span<const Work> work,
   });
 }
 
-int64_t amx_packed_bytes(int64_t rows, int64_t k) {
-  return (rows + 15) / 16 * ((k + kGemmBlock - 1) / kGemmBlock) * kAmxTileBytes;
-}
-
 void amx_pack_tile(const bf16* const* rows, int64_t row_count, int64_t k, void* tile) {
   auto* to = static_cast<std::byte*>(tile);
   for (int64_t c = 0; c < k; c += kGemmBlock) {
@@ -76,6 +68,20 @@ void amx_pack_tile(const bf16* const* rows, int64_t row_count, int64_t k, void* 
       }
     }
   }
+}
+
+ExponentRange exponent_range(const bf16* const* rows, int64_t row_count, int64_t k) {
+  // Biased exponents; zeros and denormals (0) do not count.
+  int low = 512;
+  int high = 0;
+  for (int64_t r = 0; r < row_count; ++r) {
+    for (int64_t c = 0; c < k; ++c) {
+      const int e = rows[r][c].bits >> 7 & 0xff;
+      low = std::min(low, e == 0 ? 512 : e);
+      high = std::max(high, e);
+    }
+  }
+  return {low - 127, high - 127};
 }
 
 void amx_segment(const AmxSegment& s) {
@@ -94,8 +100,8 @@ void amx_segment(const AmxSegment& s) {
       const int64_t blocks = std::min(sub, s.blocks - b);
       for (int64_t p = 0; p < s.panels; p += 2) {
         const int panels = static_cast<int>(std::min<int64_t>(2, s.panels - p));
-        amx_block(a, s.a_tile_bytes, row_tiles, s.w + p * s.w_panel_bytes + b * kAmxTileBytes,
-                  s.w_panel_bytes, panels, blocks, b == 0, acc + p * kGemmPanel, s.stride);
+        amx_block(a, s.a_tile_bytes, row_tiles, s.w.data + p * s.w.panel_bytes + b * kAmxTileBytes,
+                  s.w.panel_bytes, panels, blocks, b == 0, acc + p * kGemmPanel, s.stride);
       }
     }
     if (s.first) continue;

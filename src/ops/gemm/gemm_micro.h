@@ -166,7 +166,8 @@ void micro_rows(const float* x, int64_t x_stride, const uint8_t* w, int64_t bloc
     micro_tile<R, kHalves, kScaled>(x, x_stride, w, blocks, scales, first, total);
   } else {
     for (int h = 0; h < kHalves; ++h) {
-      micro_tile<R, 1, kScaled>(x, x_stride, w + h * kLanes * 4, blocks, scales + h * kLanes, first,
+      const float* const half_scales = kScaled ? scales + h * kLanes : nullptr;
+      micro_tile<R, 1, kScaled>(x, x_stride, w + h * kLanes * 4, blocks, half_scales, first,
                                 total + h * kLanes);
     }
   }

@@ -1,0 +1,305 @@
+// What    The CPU driver that ops/gemm and ops/moe_gemm share: scratch memory, balanced loops, vector and matrix-tile
+//         loops over rows and panels. A weight layout brings its kernels as a struct of static functions:
+//           kFactor                       multiplies the expanded activations
+//           kNeedsRange                   whether tiles_exact looks at the activations' exponents
+//           panel_bytes(blocks)           bytes of one panel
+//           segment<isa>(...)             a few rows times one panel over one segment, with vectors
+//           tiles_exact(range, ...)       whether matrix tiles give the vectors' bits for these panels
+//           tiles(...)                    BF16 tiles of some panels over one segment
+// Owner   ops/gemm. Included by *_cpu.cc files only.
+// Threads Scratch belongs to the calling thread; multiply runs on the context's pool.
+// Errors  None.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "num/bf16.h"
+#include "ops/context.h"
+#include "ops/gemm/gemm.h"
+#include "ops/gemm/gemm_amx.h"
+#include "ops/gemm/gemm_simd.h"
+
+namespace perigee::ops::cpu {
+
+// Purposes of a thread's scratch memory; a buffer keeps its address until a larger one of its purpose is asked for.
+enum class Scratch { kActivations, kSharedTiles, kTotals, kPart, kWeights, kScales, kCount };
+
+// At least `bytes` bytes, 64-byte aligned, contents undefined.
+void* scratch_bytes(Scratch purpose, int64_t bytes);
+
+template <class T>
+T* scratch(Scratch purpose, int64_t count) {
+  return static_cast<T*>(scratch_bytes(purpose, count * static_cast<int64_t>(sizeof(T))));
+}
+
+// Equal units of work that may be computed apart.
+struct Work {
+  int64_t units = 0;
+  int64_t unit_cost = 1;
+};
+
+// Calls body(item, begin unit, end unit); every thread gets one contiguous run of about the same total cost.
+void run_balanced(ThreadPool& pool, std::span<const Work> work,
+                  const std::function<void(int64_t, int64_t, int64_t)>& body);
+
+constexpr int64_t kSegmentBlocks = kGemmSegment / kGemmBlock;
+constexpr int64_t kExpandedBytes = 384
+                                   << 10;  // FP32 activations of a row block: most of an L2 cache
+constexpr int64_t kVectorGroup = 8;        // panels that share one expansion of a row block
+constexpr int64_t kAmxGroup = 16;    // panels of a segment (896 KiB) that wait in L2 for all rows
+constexpr int64_t kRowPart = 512;    // rows of one unit; bounds the totals of a group
+constexpr int64_t kRowPartMin = 64;  // the same when there are too few panels for all threads
+constexpr int64_t kAmxRowsMin = 8;   // rows from which matrix tiles beat vectors
+constexpr int64_t kAmxTileBytes = 1024;  // 16 rows of 32 BF16 values
+
+inline int64_t blocks_of(int64_t k) {
+  return (k + kGemmBlock - 1) / kGemmBlock;
+}
+
+// Exponents of the nonzero normal activations of some rows; infinities and NaN count as 128.
+struct ExponentRange {
+  int min = 200;
+  int max = -200;
+};
+
+// Copies up to 16 rows into one row tile [block of 32 columns][16][32], zero-padded.
+void amx_pack_tile(const bf16* const* rows, int64_t row_count, int64_t k, void* tile);
+ExponentRange exponent_range(const bf16* const* rows, int64_t row_count, int64_t k);
+
+// BF16 tiles of some panels over one segment.
+struct TilePanels {
+  const uint8_t* data = nullptr;
+  int64_t panel_bytes = 0;  // between panels
+};
+
+// Row tiles times panels over one segment, added to totals[16 * row_tiles][stride] (or stored, when first).
+struct AmxSegment {
+  const std::byte* a = nullptr;  // first row tile at the segment's first block
+  int64_t a_tile_bytes = 0;      // between row tiles
+  int64_t row_tiles = 0;
+  TilePanels w;
+  int64_t panels = 0;
+  int64_t blocks = 0;
+  bool first = true;
+  float* totals = nullptr;
+  int64_t stride = 0;
+};
+void amx_segment(const AmxSegment& segment);
+
+// Rows of x, possibly picked by index, times one matrix.
+struct RowItem {
+  Tensor x;
+  const int32_t* source = nullptr;  // row of x of product row i; null: i
+  int64_t rows = 0;
+  Weight w;
+  Tensor out;  // [rows, N]
+
+  const bf16* row(int64_t i) const { return x.row<bf16>(source != nullptr ? source[i] : i); }
+};
+
+template <class Format>
+class Product {
+ public:
+  Product(const Context& context, const RowItem& item)
+      : item_(item),
+        isa_(context.isa),
+        blocks_(blocks_of(item.w.k)),
+        panels_((item.w.n + kGemmPanel - 1) / kGemmPanel) {
+    if (panels_ < 4 * context.pool->threads()) row_part_ = kRowPartMin;
+  }
+
+  int64_t row_tiles() const { return (item_.rows + 15) / 16; }
+  int64_t tile_bytes() const { return blocks_ * kAmxTileBytes; }
+  bool wants_tiles() const { return item_.rows >= kAmxRowsMin && blocks_ > 0; }
+  Work packing() const { return {row_tiles(), blocks_}; }
+  Work work() const {
+    const int64_t parts = (item_.rows + row_part_ - 1) / row_part_;
+    // Few rows cost what reading the weights costs.
+    return {panels_ * parts, (blocks_ + 1) * (std::min(row_part_, item_.rows) + 3)};
+  }
+
+  // Gives the packed activations a place; pack_tile fills it, any tile from any thread.
+  void use_tiles(std::byte* tiles) {
+    tiles_ = tiles;
+    ranges_.resize(static_cast<size_t>(row_tiles()));
+  }
+  void pack_tile(int64_t t) {
+    const bf16* rows[16];
+    const int64_t count = std::min<int64_t>(16, item_.rows - t * 16);
+    for (int64_t r = 0; r < count; ++r) rows[r] = item_.row(t * 16 + r);
+    amx_pack_tile(rows, count, item_.w.k, tiles_ + t * tile_bytes());
+    if (Format::kNeedsRange)
+      ranges_[static_cast<size_t>(t)] = exponent_range(rows, count, item_.w.k);
+  }
+
+  // Units [begin, end): row parts outermost, panels inside.
+  void run(int64_t begin, int64_t end) const {
+    while (begin < end) {
+      const int64_t row = begin / panels_ * row_part_;
+      const int64_t panel = begin % panels_;
+      const int64_t panel_end = std::min(panels_, panel + end - begin);
+      const int64_t rows = std::min(row_part_, item_.rows - row);
+      if (tiles_ != nullptr) {
+        run_tiles(row, rows, panel, panel_end);
+      } else {
+        run_vector(row, rows, panel, panel_end);
+      }
+      begin += panel_end - panel;
+    }
+  }
+
+ private:
+  const uint8_t* panel(int64_t p) const {
+    return static_cast<const uint8_t*>(item_.w.data) + p * Format::panel_bytes(blocks_);
+  }
+
+  void run_vector(int64_t row, int64_t rows, int64_t begin, int64_t end) const {
+    with_isa(isa_, [&]<Isa isa>() { run_vector<isa>(row, rows, begin, end); });
+  }
+
+  template <Isa isa>
+  void store(int64_t row, int64_t rows, int64_t p, int64_t panels, const float* totals,
+             int64_t stride) const {
+    const int64_t column = p * kGemmPanel;
+    const int64_t count = std::min(panels * kGemmPanel, item_.w.n - column);
+    const Tensor& out = item_.out;
+    const bool to_f32 = out.dtype == tensor::DType::kF32;
+    for (int64_t r = 0; r < rows; ++r) {
+      void* const to = static_cast<std::byte*>(out.data) +
+                       ((row + r) * out.row_stride + column) * tensor::dtype_bytes(out.dtype);
+      gemm_store<isa>(totals + r * stride, count, to_f32, to);
+    }
+  }
+
+  // Rows [row, row + rows) times panels [begin, end) with vectors. Row blocks are as large as their FP32 copy fits the
+  // cache; a single row block is expanded once and the weights stream by.
+  template <Isa isa>
+  void run_vector(int64_t row, int64_t rows, int64_t begin, int64_t end) const {
+    const int64_t padded = blocks_ * kGemmBlock;
+    const int64_t fit = kExpandedBytes / std::max<int64_t>(padded * 4, 1) / 24 * 24;
+    const int64_t row_block = std::min(rows, std::max<int64_t>(fit, 12));
+    auto* const x = scratch<float>(Scratch::kActivations, row_block * padded);
+    auto* const totals = scratch<float>(Scratch::kTotals, row_block * kGemmPanel);
+    bool expanded = false;
+    for (int64_t group = begin; group < end; group += kVectorGroup) {
+      const int64_t group_end = std::min(end, group + kVectorGroup);
+      for (int64_t r = 0; r < rows; r += row_block) {
+        const int64_t now = std::min(row_block, rows - r);
+        for (int64_t i = 0; i < now && !expanded; ++i) {
+          gemm_expand<isa>(item_.row(row + r + i), item_.w.k, padded, Format::kFactor,
+                           x + i * padded);
+        }
+        expanded = row_block == rows;
+        for (int64_t p = group; p < group_end; ++p) {
+          for (int64_t b = 0; b == 0 || b < blocks_; b += kSegmentBlocks) {
+            Format::template segment<isa>(x + b * kGemmBlock, padded, now, panel(p), blocks_, b,
+                                          std::min(kSegmentBlocks, blocks_ - b), totals);
+          }
+          store<isa>(row + r, now, p, 1, totals, kGemmPanel);
+        }
+      }
+    }
+  }
+
+  // The same with matrix tiles.
+  void run_tiles(int64_t row, int64_t rows, int64_t begin, int64_t end) const {
+#if defined(__x86_64__)
+    AmxSegment s;
+    s.row_tiles = (rows + 15) / 16;
+    s.stride = kAmxGroup * kGemmPanel;
+    s.totals = scratch<float>(Scratch::kTotals, s.row_tiles * 16 * s.stride);
+    s.a_tile_bytes = tile_bytes();
+    ExponentRange range;
+    for (int64_t t = row / 16; t < row / 16 + s.row_tiles; ++t) {
+      range.min = std::min(range.min, ranges_[static_cast<size_t>(t)].min);
+      range.max = std::max(range.max, ranges_[static_cast<size_t>(t)].max);
+    }
+    for (int64_t p = begin; p < end; p += kAmxGroup) {
+      s.panels = std::min(kAmxGroup, end - p);
+      if (!Format::tiles_exact(range, panel(p), s.panels, blocks_)) {
+        run_vector(row, rows, p, p + s.panels);
+        continue;
+      }
+      const AmxTiles configured;
+      s.totals = scratch<float>(Scratch::kTotals, s.row_tiles * 16 * s.stride);
+      for (int64_t b = 0; b < blocks_; b += kSegmentBlocks) {
+        s.blocks = std::min(kSegmentBlocks, blocks_ - b);
+        s.a = tiles_ + row / 16 * tile_bytes() + b * kAmxTileBytes;
+        s.w = Format::tiles(panel(p), s.panels, blocks_, b, s.blocks);
+        s.first = b == 0;
+        amx_segment(s);
+      }
+      store<Isa::kAvx512>(row, rows, p, s.panels, s.totals, s.stride);
+    }
+#else
+    run_vector(row, rows, begin, end);
+#endif
+  }
+
+  RowItem item_;
+  Isa isa_;
+  int64_t blocks_;
+  int64_t panels_;
+  int64_t row_part_ = kRowPart;
+  std::byte* tiles_ = nullptr;
+  std::vector<ExponentRange> ranges_;  // of each row tile
+};
+
+// All products in one parallel loop; items without rows or outputs are left out.
+template <class Format>
+void multiply(const Context& context, std::span<const RowItem> items) {
+  std::vector<Product<Format>> products;
+  for (const RowItem& item : items) {
+    if (item.rows > 0 && item.w.n > 0) products.emplace_back(context, item);
+  }
+  if (context.amx) {
+    int64_t bytes = 0;
+    std::vector<Work> work(products.size());
+    for (size_t i = 0; i < products.size(); ++i) {
+      if (!products[i].wants_tiles()) continue;
+      work[i] = products[i].packing();
+      bytes += products[i].row_tiles() * products[i].tile_bytes();
+    }
+    std::byte* tiles = scratch<std::byte>(Scratch::kSharedTiles, bytes);
+    for (size_t i = 0; i < products.size(); ++i) {
+      if (work[i].units == 0) continue;
+      products[i].use_tiles(tiles);
+      tiles += products[i].row_tiles() * products[i].tile_bytes();
+    }
+    run_balanced(*context.pool, work, [&](int64_t i, int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) products[static_cast<size_t>(i)].pack_tile(t);
+    });
+  }
+  std::vector<Work> work;
+  for (const Product<Format>& product : products) work.push_back(product.work());
+  run_balanced(*context.pool, work, [&](int64_t i, int64_t begin, int64_t end) {
+    products[static_cast<size_t>(i)].run(begin, end);
+  });
+}
+
+// Panels of BF16 pairs (kTiledBf16), which are matrix tiles already.
+struct Bf16Panels {
+  static constexpr float kFactor = 1.0f;
+  static constexpr bool kNeedsRange = false;
+
+  static int64_t panel_bytes(int64_t blocks) { return blocks * kAmxTileBytes; }
+
+  template <Isa isa>
+  static void segment(const float* x, int64_t x_stride, int64_t rows, const uint8_t* panel, int64_t,
+                      int64_t block, int64_t blocks, float* totals) {
+    gemm_segment<isa>(x, x_stride, rows, panel + block * kAmxTileBytes, blocks, block == 0, totals);
+  }
+  static bool tiles_exact(const ExponentRange&, const uint8_t*, int64_t, int64_t) { return true; }
+  static TilePanels tiles(const uint8_t* panel, int64_t, int64_t panel_blocks, int64_t block,
+                          int64_t) {
+    return {panel + block * kAmxTileBytes, panel_bytes(panel_blocks)};
+  }
+};
+
+}  // namespace perigee::ops::cpu
