@@ -1,0 +1,27 @@
+#include "ops/conv1d/conv1d.h"
+
+namespace perigee::ops {
+
+void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight,
+                   std::span<const ConvSequence> sequences, const Tensor& out) {
+  const tensor::DType act = activation_dtype(context.device);
+  tensor::expect(x, "x", act, {-1, -1});
+  tensor::expect(weight, "weight", tensor::DType::kF32, {x.dims[1], -1});
+  tensor::expect(out, "out", act, {x.dims[0], x.dims[1]});
+  CHECK_GE(weight.dims[1], 1);
+  CHECK_LE(weight.dims[1], kConvWidthMax);
+  CHECK_EQ(weight.row_stride, weight.dims[1]);
+  CHECK(x.data != out.data || x.size() == 0);
+  for (const ConvSequence& s : sequences) {
+    CHECK(s.row_begin >= 0 && s.rows >= 0 && s.row_begin + s.rows <= x.dims[0]);
+    CHECK(s.window != nullptr || weight.dims[1] == 1);
+  }
+  switch (context.device) {
+    case tensor::Device::kReference: return ref::causal_conv1d(x, weight, sequences, out);
+    case tensor::Device::kCpu: return cpu::causal_conv1d(context, x, weight, sequences, out);
+    case tensor::Device::kCuda: break;
+  }
+  CHECK(false);
+}
+
+}  // namespace perigee::ops
