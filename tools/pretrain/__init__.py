@@ -1,0 +1,1 @@
+"""Makes the demo model: synthetic data, tokenizer merges, training, export and evaluation."""
