@@ -12,20 +12,8 @@
 namespace perigee::simd {
 namespace {
 
-PERIGEE_INLINE f32x16 quiet_nan() { return from_bits(set1i(0x7fc00000)); }
-
 PERIGEE_INLINE i32x16 selecti(mask16 m, i32x16 a, i32x16 b) {
   return bits(select(m, from_bits(a), from_bits(b)));
-}
-
-PERIGEE_INLINE f32x16 e4m3_values(i32x16 code) {
-  const i32x16 sign = shl<24>(andi(code, set1i(0x80)));
-  const i32x16 a = andi(code, set1i(0x7f));
-  const f32x16 number = to_float(a);
-  const f32x16 normal = from_bits(addi(shl<20>(a), set1i(120 << 23)));
-  f32x16 v = select(less(number, set1(8.0f)), mul(number, set1(0x1p-9f)), normal);
-  v = select(less(number, set1(127.0f)), v, quiet_nan());
-  return from_bits(ori(bits(v), sign));
 }
 
 PERIGEE_INLINE i32x16 e4m3_codes(f32x16 x) {
@@ -38,15 +26,6 @@ PERIGEE_INLINE i32x16 e4m3_codes(f32x16 x) {
   i32x16 code = selecti(less(a, set1(0x1p-6f)), small, normal);
   code = selecti(is_nan(x), set1i(0x7f), code);
   return ori(code, sign);
-}
-
-PERIGEE_INLINE f32x16 e2m1_values(i32x16 code) {
-  const i32x16 sign = shl<28>(andi(code, set1i(8)));
-  const i32x16 a = andi(code, set1i(7));
-  const f32x16 number = to_float(a);
-  const f32x16 normal = from_bits(addi(shl<22>(a), set1i(126 << 23)));
-  const f32x16 v = select(less(number, set1(2.0f)), mul(number, set1(0.5f)), normal);
-  return from_bits(ori(bits(v), sign));
 }
 
 // 1 where the lane passes, else 0, added to sum.
@@ -72,43 +51,97 @@ PERIGEE_INLINE i32x16 e2m1_codes(f32x16 x, float s) {
   return ori(code, andi(shr<28>(bits(x)), set1i(8)));
 }
 
-// The first n of sixteen codes as bytes.
-PERIGEE_INLINE void store_bytes(uint8_t* p, i32x16 code, int64_t n) {
-  int32_t buffer[16];
-  storei(buffer, code);
-  for (int64_t i = 0; i < n && i < 16; ++i) p[i] = static_cast<uint8_t>(buffer[i]);
+#if defined(__AVX2__)
+
+PERIGEE_INLINE f32x16 join(__m256 low, __m256 high) {
+#if defined(__AVX512F__)
+  return {_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1)};
+#else
+  return {low, high};
+#endif
 }
-PERIGEE_INLINE i32x16 load_bytes(const uint8_t* p, int64_t n) {
-  if (n >= 16) return load_u8(p);
-  uint8_t buffer[16] = {};
-  for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
-  return load_u8(buffer);
+
+// The low bytes of sixteen integers below 256.
+PERIGEE_INLINE __m128i narrow(i32x16 code) {
+#if defined(__AVX512F__)
+  return _mm512_cvtepi32_epi8(code.v);
+#else
+  const __m256i half = _mm256_permute4x64_epi64(_mm256_packus_epi32(code.lo, code.hi), 0xd8);
+  return _mm_packus_epi16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+#endif
+}
+
+PERIGEE_INLINE void store16(uint8_t* p, i32x16 code) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(code));
 }
 
 // Sixteen codes as eight bytes, the even element in the low nibble.
 PERIGEE_INLINE void store_nibbles(uint8_t* p, i32x16 code) {
-  int32_t buffer[16];
-  storei(buffer, code);
-  for (int i = 0; i < 8; ++i) {
-    p[i] = static_cast<uint8_t>(buffer[2 * i] | buffer[2 * i + 1] << 4);
-  }
+  const __m128i pairs = _mm_maddubs_epi16(narrow(code), _mm_set1_epi16(0x1001));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(pairs, pairs));
 }
-PERIGEE_INLINE i32x16 load_nibbles(const uint8_t* p) {
-#if defined(__AVX2__)
+
+// An e4m3 code is a half-precision number of the same fields, 2^8 too small; denormals convert exactly.
+PERIGEE_INLINE f32x16 load_e4m3(const uint8_t* p) {
+  const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x80)), 8);
+  const __m256i a = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x7f)), 7);
+  const __m256i nan = _mm256_cmpeq_epi16(a, _mm256_set1_epi16(0x3f80));
+  const __m256i half = _mm256_or_si256(_mm256_blendv_epi8(a, _mm256_set1_epi16(0x7e00), nan), sign);
+  const f32x16 x = join(_mm256_cvtph_ps(_mm256_castsi256_si128(half)),
+                        _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)));
+  return mul(x, set1(256.0f));
+}
+
+// Values of sixteen e2m1 codes: both bytes of their BF16 patterns come from tables.
+PERIGEE_INLINE f32x16 load_e2m1(const uint8_t* p) {
   const __m128i both = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
   const __m128i mask = _mm_set1_epi8(15);
-  const __m128i low = _mm_and_si128(both, mask);
-  const __m128i high = _mm_and_si128(_mm_srli_epi16(both, 4), mask);
-  alignas(16) uint8_t buffer[16];
-  _mm_store_si128(reinterpret_cast<__m128i*>(buffer), _mm_unpacklo_epi8(low, high));
+  const __m128i code = _mm_unpacklo_epi8(_mm_and_si128(both, mask),
+                                         _mm_and_si128(_mm_srli_epi16(both, 4), mask));
+  const __m128i upper = _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41,
+                                      -0x41, -0x41, -0x40, -0x40, -0x40, -0x40);
+  const __m128i lower = _mm_setr_epi8(0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40, 0, 0, -0x80, -0x40,
+                                      0, 0x40, -0x80, -0x40);
+  const __m128i u = _mm_shuffle_epi8(upper, code);
+  const __m128i l = _mm_shuffle_epi8(lower, code);
+  const __m256i first = _mm256_cvtepu16_epi32(_mm_unpacklo_epi8(l, u));
+  const __m256i second = _mm256_cvtepu16_epi32(_mm_unpackhi_epi8(l, u));
+  return join(_mm256_castsi256_ps(_mm256_slli_epi32(first, 16)),
+              _mm256_castsi256_ps(_mm256_slli_epi32(second, 16)));
+}
+
 #else
-  uint8_t buffer[16];
-  for (int i = 0; i < 8; ++i) {
-    buffer[2 * i] = p[i] & 15;
-    buffer[2 * i + 1] = static_cast<uint8_t>(p[i] >> 4);
-  }
+
+PERIGEE_INLINE void store16(uint8_t* p, i32x16 code) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(code.v[i]);
+}
+PERIGEE_INLINE void store_nibbles(uint8_t* p, i32x16 code) {
+  for (int i = 0; i < 8; ++i) p[i] = static_cast<uint8_t>(code.v[2 * i] | code.v[2 * i + 1] << 4);
+}
+PERIGEE_INLINE f32x16 load_e4m3(const uint8_t* p) {
+  return each([&](int i) { return from_e4m3(p[i]); });
+}
+PERIGEE_INLINE f32x16 load_e2m1(const uint8_t* p) {
+  return each([&](int i) {
+    return from_e2m1(static_cast<uint8_t>(i % 2 == 0 ? p[i / 2] & 15 : p[i / 2] >> 4));
+  });
+}
+
 #endif
-  return load_u8(buffer);
+
+// The first n of sixteen codes as bytes.
+PERIGEE_INLINE void store_bytes(uint8_t* p, i32x16 code, int64_t n) {
+  if (n >= 16) return store16(p, code);
+  uint8_t buffer[16];
+  store16(buffer, code);
+  for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
+}
+PERIGEE_INLINE f32x16 load_e4m3_part(const uint8_t* p, int64_t n) {
+  if (n >= 16) return load_e4m3(p);
+  uint8_t buffer[16] = {};
+  for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
+  return load_e4m3(buffer);
 }
 
 // Running largest magnitude of a group; NaN is remembered, whatever comes later.
@@ -125,11 +158,9 @@ PERIGEE_INLINE float value(const Amax& m) {
 }
 
 PERIGEE_INLINE void encode_bf16(const bf16* x, int64_t n, uint8_t* out) {
+  bf16* half = reinterpret_cast<bf16*>(out);  // records of this format begin at even addresses
   for (int64_t i = 0; i < n; i += 16) {
-    bf16 half[16];
-    const int64_t part = n - i < 16 ? n - i : 16;
-    store_bf16(half, load_bf16_part(x + i, n - i));
-    std::memcpy(out + 2 * i, half, static_cast<size_t>(2 * part));
+    store_bf16_part(half + i, load_bf16_part(x + i, n - i), n - i);
   }
 }
 PERIGEE_INLINE void encode_e4m3(const bf16* x, int64_t n, uint8_t* out) {
@@ -206,16 +237,11 @@ PERIGEE_INLINE void encode_key(KeyFormat format, const bf16* x, int64_t j, uint8
 }
 
 PERIGEE_INLINE void decode_bf16(const uint8_t* in, int64_t n, float* x) {
-  for (int64_t i = 0; i < n; i += 16) {
-    bf16 half[16] = {};
-    std::memcpy(half, in + 2 * i, static_cast<size_t>(n - i < 16 ? 2 * (n - i) : 32));
-    store_part(x + i, load_bf16(half), n - i);
-  }
+  const bf16* half = reinterpret_cast<const bf16*>(in);
+  for (int64_t i = 0; i < n; i += 16) store_part(x + i, load_bf16_part(half + i, n - i), n - i);
 }
 PERIGEE_INLINE void decode_e4m3(const uint8_t* in, int64_t n, float* x) {
-  for (int64_t i = 0; i < n; i += 16) {
-    store_part(x + i, e4m3_values(load_bytes(in + i, n - i)), n - i);
-  }
+  for (int64_t i = 0; i < n; i += 16) store_part(x + i, load_e4m3_part(in + i, n - i), n - i);
 }
 
 // C + r values of one latent record.
@@ -228,7 +254,7 @@ PERIGEE_INLINE void decode_latent(LatentFormat format, const uint8_t* in, int64_
     case LatentFormat::kNvfp4:
       for (int64_t g = 0; g < c; g += kNvfp4Group) {
         const float scale = from_e4m3(in[c / 2 + r + g / kNvfp4Group]);
-        store(x + g, mul(e2m1_values(load_nibbles(in + g / 2)), set1(scale)));
+        store(x + g, mul(load_e2m1(in + g / 2), set1(scale)));
       }
       decode_e4m3(in + c / 2, r, x + c);
       break;
@@ -253,7 +279,7 @@ PERIGEE_INLINE void decode_key(KeyFormat format, const uint8_t* values, const ui
     case KeyFormat::kMxfp4:
       for (int64_t g = 0; g < j; g += 16) {
         const float scale = from_e8m0(scales[g / kMxfp4Group]);
-        store(x + g, mul(e2m1_values(load_nibbles(values + g / 2)), set1(scale)));
+        store(x + g, mul(load_e2m1(values + g / 2), set1(scale)));
       }
       break;
   }

@@ -261,6 +261,38 @@ TEST(Mla, EmptyListsGiveZeros) {
   expect_agreement(c, in, lists);
 }
 
+// With one visible token its record comes back whole: every code of the narrow formats is read right.
+TEST(Mla, EveryCodeOfARecordComesBack) {
+  std::vector<uint8_t> fp8(256), nvfp4;
+  for (int i = 0; i < 256; ++i) fp8[static_cast<size_t>(i)] = static_cast<uint8_t>((i & 0x7f) == 0x7f ? 0 : i);
+  // 126 groups of 16 elements: all codes in each, and every finite scale above zero.
+  const int64_t groups = 126;
+  nvfp4.assign(static_cast<size_t>(groups * 9), 0);
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t i = 0; i < 8; ++i) nvfp4[static_cast<size_t>(g * 8 + i)] = static_cast<uint8_t>(2 * i | (2 * i + 1) << 4);
+    nvfp4[static_cast<size_t>(groups * 8 + g)] = static_cast<uint8_t>(g + 1);
+  }
+  for (const Isa isa : isas()) {
+    for (const LatentFormat format : {LatentFormat::kFp8, LatentFormat::kNvfp4}) {
+      const std::vector<uint8_t>& record = format == LatentFormat::kFp8 ? fp8 : nvfp4;
+      const int64_t c = format == LatentFormat::kFp8 ? 256 : groups * 16;
+      PagedSequence pages(1, latent_bytes(format, c, 0), 64, 0);
+      std::memcpy(pages.view().page(0), record.data(), record.size());
+      std::vector<double> want(static_cast<size_t>(c));
+      read_latent(format, pages.view(), 0, c, 0, want.data());
+      std::vector<bf16> q(static_cast<size_t>(c)), out(static_cast<size_t>(c));
+      float lse;
+      const MlaSequence s{0, 1, 0, pages.view()};
+      mla(testing::cpu(isa), testing::view(q, {1, 1, c}), format, c, 1.0, {&s, 1}, nullptr,
+          tensor::view(out.data(), {1, 1, c}), tensor::view(&lse, {1, 1}));
+      EXPECT_EQ(lse, 0.0f);
+      for (int64_t i = 0; i < c; ++i) {
+        ASSERT_EQ(to_float(out[static_cast<size_t>(i)]), want[static_cast<size_t>(i)]) << testing::isa_name(isa) << ", " << i;
+      }
+    }
+  }
+}
+
 // What is not listed, or lies after the row, must not count, not even as 0 * NaN.
 TEST(Mla, NanOutsideTheListDoesNotCount) {
   const MlaCase c{LatentFormat::kBf16, 4, 32, 8, 70, 70};

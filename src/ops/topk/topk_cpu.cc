@@ -8,6 +8,8 @@
 namespace perigee::ops::cpu {
 namespace {
 
+constexpr int64_t kSkip = 32;  // keys that the last pass looks at together; most groups of a long row hold no winner
+
 // Larger key = better score, over all 65,536 patterns: negative numbers reversed below the positive ones, both zeros
 // alike, every NaN at the bottom.
 inline uint16_t key_of(bf16 score) {
@@ -42,19 +44,24 @@ void select_row(const bf16* scores, int64_t length, int64_t k, std::vector<uint1
 
   uint32_t low[4][256] = {};
   for (int64_t i = 0; i < length; ++i) {
-    if (key[i] >> 8 == high_bin) ++low[i % 4][key[i] & 255];
+    low[i % 4][key[i] & 255] += key[i] >> 8 == high_bin;  // no branch: it would be unpredictable
   }
   for (int b = 0; b < 256; ++b) low[0][b] += low[1][b] + low[2][b] + low[3][b];
   int64_t above_low = 0;
   const int low_bin = threshold_bin(low[0], k - above, &above_low);
 
-  const int threshold = high_bin << 8 | low_bin;
+  const uint16_t threshold = static_cast<uint16_t>(high_bin << 8 | low_bin);
   int64_t ties = k - above - above_low;  // how many equal to the threshold are taken, the first ones
   int32_t* to = out;
-  for (int64_t i = 0; to < out + k; ++i) {
-    if (key[i] < threshold) continue;
-    if (key[i] == threshold && ties-- <= 0) continue;
-    *to++ = static_cast<int32_t>(i);
+  for (int64_t begin = 0; to < out + k; begin += kSkip) {
+    const int64_t end = std::min(begin + kSkip, length);
+    bool any = false;
+    for (int64_t i = begin; i < end; ++i) any |= key[i] >= threshold;
+    for (int64_t i = begin; any && i < end && to < out + k; ++i) {
+      if (key[i] < threshold) continue;
+      if (key[i] == threshold && ties-- <= 0) continue;
+      *to++ = static_cast<int32_t>(i);
+    }
   }
 }
 
