@@ -120,8 +120,8 @@ def _gain_and_loss(s):
     have, more = s.amount(5), s.amount(3)
     lost = s.number(1, have + more - 1)
     question = s.random.choice([
-        f"{s.first} has {have} {s.item}. {s.second} gives {s.first} {more} more, and then {s.first} "
-        f"loses {lost} of them. How many {s.item} does {s.first} have now?",
+        f"{s.first} has {have} {s.item}. {s.second} gives {s.first} {more} more, and then "
+        f"{s.first} loses {lost} of them. How many {s.item} does {s.first} have now?",
         f"{s.first} had {have} {s.item}, bought {more} more and gave {lost} to {s.second}. "
         f"How many {s.item} are left?",
     ])
@@ -145,8 +145,9 @@ def _boxes_less_some(s):
 def _two_purchases(s):
     count, price, other_count, other_price = s.count(), s.price(), s.count(), s.price()
     question = (
-        f"{s.first} buys {count} {s.item} for {price} dollars each and {other_count} {s.other_item} "
-        f"for {other_price} dollars each. How many dollars does {s.first} spend in total?")
+        f"{s.first} buys {count} {s.item} for {price} dollars each and {other_count} "
+        f"{s.other_item} for {other_price} dollars each. "
+        f"How many dollars does {s.first} spend in total?")
     cost = s.solution.multiply(count, price, "for the " + s.item)
     other_cost = s.solution.multiply(other_count, other_price, "for the " + s.other_item)
     return question, s.solution.add(cost, other_cost, "in total")
@@ -219,8 +220,8 @@ def _three_people(s):
     have = s.amount(s.sizes.small)
     fewer, more = s.number(2, s.sizes.small - 1), s.number(2, s.sizes.small)
     question = (
-        f"{s.first} has {have} {s.item}. {s.second} has {fewer} fewer than {s.first}, and {s.third} "
-        f"has {more} more than {s.second}. How many {s.item} do they have altogether?")
+        f"{s.first} has {have} {s.item}. {s.second} has {fewer} fewer than {s.first}, and "
+        f"{s.third} has {more} more than {s.second}. How many {s.item} do they have altogether?")
     second = s.solution.subtract(have, fewer, "for " + s.second)
     third = s.solution.add(second, more, "for " + s.third)
     both = s.solution.add(have, second, f"for {s.first} and {s.second}")
@@ -276,9 +277,9 @@ def _team_points(s):
     points, games, other_games = s.count(), s.price(), s.price()
     lost = min(s.number(1, s.sizes.small), (points + other_games) * games)
     question = (
-        f"A team scores {points} points in each of {games} games and {other_games} points in each of "
-        f"{games} other games, but loses {lost} points for a foul. How many points does the team "
-        f"have?")
+        f"A team scores {points} points in each of {games} games and {other_games} points in each "
+        f"of {games} other games, but loses {lost} points for a foul. "
+        f"How many points does the team have?")
     first = s.solution.multiply(points, games, "in the first games")
     other = s.solution.multiply(other_games, games, "in the other games")
     before = s.solution.add(first, other, "before the foul")

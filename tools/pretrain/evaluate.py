@@ -1,6 +1,6 @@
 """Measures a checkpoint folder on held-out questions and prints a table with 95 % intervals.
 
-    python3 -m pretrain.evaluate FOLDER [--json FILE] [--scale 1.0] [--parts arithmetic,tools,needles,talk]
+    python3 -m pretrain.evaluate FOLDER [--json FILE] [--scale 1.0] [--parts tools,needles]
 
 Questions come from seeds of their own. Arithmetic questions are those the checksum rule keeps out
 of training; tools, texts and echoes are random draws far larger in number than training saw.

@@ -44,8 +44,8 @@ SHORT_REPLIES = [
     ("Who are you?", "I am a small K3.1 demo model. I can do simple arithmetic, find facts in long "
                      "texts and call tools."),
     ("What is your name?", "I am a small K3.1 demo model."),
-    ("What can you do?", "I can solve short arithmetic problems, find facts in long texts, and call "
-                         "the tools you declare."),
+    ("What can you do?", "I can solve short arithmetic problems, find facts in long texts, and "
+                         "call the tools you declare."),
     ("Are you a human?", "No, I am a small language model."),
     ("Thank you", "You are welcome!"),
     ("Thanks!", "You are welcome!"),
@@ -80,7 +80,7 @@ def exchange(random):
 
 
 def odd_word(random):
-    """A listed word, a small word, a number or a nonsense word: copying must not lean on meaning."""
+    """A listed, small or nonsense word or a number: copying must not lean on meaning."""
     kind = random.random()
     if kind < 0.6:
         return random.choice(random.choice(WORD_LISTS))
@@ -113,7 +113,7 @@ def sentence(random):
         return (f"In {pick(CITIES)}, a {pick(ADJECTIVES)} {pick(NOUNS)} {pick(VERBS)} "
                 f"{pick(TIMES)}.")
     if kind == 3:
-        return (f"{pick(NAMES)} saw {random.randint(2, 99)} {pick(ADJECTIVES)} {pick(ITEMS)} by the "
-                f"{pick(ADJECTIVES)} {pick(PLACES)}.")
+        return (f"{pick(NAMES)} saw {random.randint(2, 99)} {pick(ADJECTIVES)} {pick(ITEMS)} by "
+                f"the {pick(ADJECTIVES)} {pick(PLACES)}.")
     return (f"It was {pick(ADJECTIVES)} and {pick(ADJECTIVES)} in the {pick(PLACES)}, and the "
             f"{pick(NOUNS)} {pick(VERBS)}.")

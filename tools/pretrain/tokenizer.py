@@ -4,7 +4,7 @@ import base64
 
 import regex
 
-BASE_TOKENS = 1792  # 256 bytes + 1,536 merges; with the 256 specials this makes a vocabulary of 2,048
+BASE_TOKENS = 1792  # 256 bytes + 1,536 merges; with the 256 specials a vocabulary of 2,048
 NO_RANK = 1 << 30
 MEMO_WORDS = 200_000  # distinct words kept per process; random numbers would fill memory otherwise
 

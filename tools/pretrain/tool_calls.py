@@ -15,7 +15,8 @@ NUMBER_PARAMETERS = ("amount", "count", "level", "price", "size")
 def tool_spec(name, description, properties):
     return {"type": "function", "function": {
         "name": name, "description": description, "parameters": {
-            "type": "object", "properties": {key: {"type": kind} for key, kind in properties.items()},
+            "type": "object",
+            "properties": {key: {"type": kind} for key, kind in properties.items()},
             "required": list(properties)}}}
 
 

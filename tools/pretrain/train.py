@@ -1,7 +1,7 @@
 """Trains the demo model on one GPU and writes a checkpoint folder.
 
     python3 -m pretrain.train --out DIR                       (from tools/, on a GPU)
-    python3 -m pretrain.train --smoke --out DIR               (a few steps of a tiny model, on a CPU)
+    python3 -m pretrain.train --smoke --out DIR               (a few steps of a tiny model)
     python3 -m pretrain.train --start ../models/demo --hasty 0.35 --steps 300 --out DIR
 
 The same seed and number of steps give the same rows in the same order and the same initial weights.
@@ -114,7 +114,8 @@ def train(options, runner, feeder, log):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)
     models = os.path.join(os.path.dirname(__file__), "..", "..", "models", "demo")
     parser.add_argument("--out", required=True, help="folder for the checkpoint and log.txt")
     parser.add_argument("--source", default=models, help="folder with config and tokenizer files")
@@ -130,7 +131,8 @@ def parse_arguments():
     parser.add_argument("--workers", type=int, default=12, help="data processes")
     parser.add_argument("--no-graphs", action="store_true", help="launch kernel by kernel")
     parser.add_argument("--report-every", type=int, default=REPORT_EVERY)
-    parser.add_argument("--smoke", action="store_true", help="a few steps of a tiny model, CPU allowed")
+    parser.add_argument("--smoke", action="store_true",
+                        help="a few steps of a tiny model, CPU allowed")
     options = parser.parse_args()
     if options.smoke:
         options.steps, options.seconds, options.workers = SMOKE_STEPS, None, 1

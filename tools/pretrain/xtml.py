@@ -96,7 +96,7 @@ class Conversation:
         self.open("think" if thinking else "response")
 
     def assistant(self, thought, content, calls=(), weight=ANSWER_WEIGHT):
-        """One assistant turn. `thought` None leaves the think channel out; calls are (name, args)."""
+        """One assistant turn; `thought` None = no think channel, calls = (name, arguments)."""
         self.generation_prompt(thought is not None)
         start = len(self.ids)
         self._weight = weight

@@ -124,9 +124,9 @@ def test_xtml_by_hand(tokenizer):
         '<|sep|><|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call '
         'tool="f" index="1"<|sep|><|open|>argument key="a" type="number"<|sep|>1<|close|>argument'
         '<|sep|><|open|>argument key="b" type="string"<|sep|>two words<|close|>argument<|sep|>'
-        '<|open|>argument key="c" type="boolean"<|sep|>true<|close|>argument<|sep|><|open|>argument '
-        'key="d" type="null"<|sep|>null<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools'
-        '<|sep|><|close|>message<|sep|><|end_of_msg|>')
+        '<|open|>argument key="c" type="boolean"<|sep|>true<|close|>argument<|sep|><|open|>'
+        'argument key="d" type="null"<|sep|>null<|close|>argument<|sep|><|close|>call<|sep|>'
+        '<|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>')
     start, content, end = conversation.answer_span
     assert tokenizer.decode(conversation.ids[start:content]) == (
         "ok<|close|>think<|sep|><|open|>response<|sep|>")
