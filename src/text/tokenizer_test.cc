@@ -1,12 +1,12 @@
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
-#include <openssl/evp.h>
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
+#include "base/rng.h"
 #include "text/pretokenizer.h"
 #include "text/testing.h"
 #include "text/utf8.h"
@@ -19,16 +19,8 @@ using testing::read_golden;
 using testing::tiny_tokenizer;
 using Ids = std::vector<int32_t>;
 
-std::string sha256_hex(std::string_view bytes) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned size = 0;
-  EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr);
-  std::string hex;
-  for (unsigned i = 0; i < size; ++i) {
-    hex += "0123456789abcdef"[digest[i] >> 4];
-    hex += "0123456789abcdef"[digest[i] & 15];
-  }
-  return hex;
+std::string digest(std::string_view bytes) {
+  return fmt::format("{:016x}", hash_name(bytes));
 }
 
 std::string id_digest(const Ids& ids) {
@@ -37,7 +29,7 @@ std::string id_digest(const Ids& ids) {
     if (!list.empty()) list += ',';
     list += std::to_string(id);
   }
-  return sha256_hex(list);
+  return digest(list);
 }
 
 Ids ids_of(const Json& list) {
@@ -97,7 +89,7 @@ Ids naive_merge(const BytePairTable& table, std::string_view piece) {
 TEST(TokenizerGolden, WasMadeForThisTokenizerFile) {
   const Result<std::string> model = read_file(PERIGEE_SOURCE_DIR "/models/demo/tiktoken.model");
   ASSERT_TRUE(model.ok());
-  EXPECT_EQ(read_golden("tokenizer.json").find("tokenizer_sha256")->as_string(), sha256_hex(*model))
+  EXPECT_EQ(read_golden("tokenizer.json").find("tokenizer_fnv1a")->as_string(), digest(*model))
       << "run tools/golden/make_text_golden.py";
 }
 
@@ -123,11 +115,11 @@ TEST(TokenizerGolden, LongRunsAndSlicesAreCutAsThePublishedTokenizerCutsThem) {
     const std::string text = repeated(unit, static_cast<size_t>(*item.find("times")->as_int64()));
     const Ids ids = demo_tokenizer().encode_text(text);
     EXPECT_EQ(static_cast<int64_t>(ids.size()), *item.find("count")->as_int64()) << unit;
-    EXPECT_EQ(id_digest(ids), item.find("sha256")->as_string()) << unit;
+    EXPECT_EQ(id_digest(ids), item.find("fnv1a")->as_string()) << unit;
     const Ids control = demo_tokenizer().encode_control(text);
     EXPECT_EQ(static_cast<int64_t>(control.size()), *item.find("control_count")->as_int64())
         << unit;
-    EXPECT_EQ(id_digest(control), item.find("control_sha256")->as_string()) << unit;
+    EXPECT_EQ(id_digest(control), item.find("control_fnv1a")->as_string()) << unit;
   }
 }
 
@@ -192,10 +184,9 @@ TEST(Tokenizer, OneMegabyteOfOneClassEncodesInLessThanTwoSeconds) {
   for (const std::string unit :
        {"a", " ", "\n", "A", "7", "-", "好", "e\u0301", "aA", "\t ", "🙂"}) {
     const std::string text = repeated(unit, (1u << 20) / unit.size());
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();  // of the processor: other programs may be busy
     const Ids ids = demo_tokenizer().encode_text(text);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    EXPECT_LT(seconds.count(), 2.0) << unit;
+    EXPECT_LT(std::clock() - start, 2 * CLOCKS_PER_SEC) << unit;
     EXPECT_EQ(*demo_tokenizer().decode(ids), text) << unit;
   }
 }

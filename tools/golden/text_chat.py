@@ -210,4 +210,4 @@ def chat_golden(oracle):
         "segments": segments,
         "ids": ids
     })
-  return {"tokenizer_sha256": oracle.sha256, "cases": cases}
+  return {"tokenizer_fnv1a": oracle.fnv1a, "cases": cases}
