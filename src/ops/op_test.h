@@ -1,5 +1,6 @@
-// What    What the tests of operations share: contexts for every instruction set and thread count, padded row buffers,
-//         seeded values, comparison inside derived bounds, and the row-independence harness.
+// What    What the tests of operations share: contexts for every instruction set and thread count,
+//         padded row buffers, seeded values, comparison inside derived bounds, and the
+//         row-independence harness.
 // Owner   ops tests.
 // Threads Used from the test's thread.
 // Errors  GoogleTest failures.
@@ -54,7 +55,9 @@ inline std::vector<Isa> isas() {
 inline Context cpu(Isa isa, int threads = 1) {
   return {tensor::Device::kCpu, pool(threads), isa, false};
 }
-inline Context cpu() { return cpu(isas().back()); }
+inline Context cpu() {
+  return cpu(isas().back());
+}
 inline Context reference() {
   return {tensor::Device::kReference, pool(1), Isa::kGeneric, false};
 }
@@ -77,9 +80,15 @@ inline std::vector<bf16> random_half(uint64_t seed, int64_t n, double scale) {
   return out;
 }
 
-inline double widen(bf16 x) { return to_float(x); }
-inline double widen(float x) { return x; }
-inline double widen(double x) { return x; }
+inline double widen(bf16 x) {
+  return to_float(x);
+}
+inline double widen(float x) {
+  return x;
+}
+inline double widen(double x) {
+  return x;
+}
 
 template <class T>
 std::vector<double> widen(const std::vector<T>& x) {
@@ -94,18 +103,23 @@ Tensor view(const std::vector<T>& data, std::initializer_list<int64_t> dims) {
   return tensor::view(const_cast<T*>(data.data()), dims);
 }
 
-// Rows with a gap behind each, so that strides are used; dense() also proves that nobody wrote into the gaps.
+// Rows with a gap behind each, so that strides are used; dense() also proves that nobody wrote into
+// the gaps.
 template <class T>
 class Rows {
  public:
   Rows(int64_t rows, int64_t size, int64_t gap = 0)
-      : rows_(rows), size_(size), stride_(size + gap), data_(static_cast<size_t>(rows * stride_ + 1)) {
+      : rows_(rows),
+        size_(size),
+        stride_(size + gap),
+        data_(static_cast<size_t>(rows * stride_ + 1)) {
     std::memset(static_cast<void*>(data_.data()), 0x5a, data_.size() * sizeof(T));
   }
   Rows(const std::vector<T>& all, int64_t size, const std::vector<int64_t>& pick, int64_t gap = 0)
       : Rows(static_cast<int64_t>(pick.size()), size, gap) {
     for (int64_t r = 0; r < rows_; ++r) {
-      std::copy_n(all.begin() + pick[static_cast<size_t>(r)] * size, size, data_.begin() + r * stride_);
+      std::copy_n(all.begin() + pick[static_cast<size_t>(r)] * size, size,
+                  data_.begin() + r * stride_);
     }
   }
 
@@ -154,13 +168,15 @@ void expect_within(const std::vector<T>& got, const std::vector<double>& want,
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
     const double g = widen(got[i]);
-    ASSERT_EQ(std::isnan(g), std::isnan(want[i])) << "element " << i << ": " << g << ", " << want[i];
+    ASSERT_EQ(std::isnan(g), std::isnan(want[i]))
+        << "element " << i << ": " << g << ", " << want[i];
     if (std::isnan(g)) continue;
     if (std::isinf(g) || std::isinf(want[i])) {
       ASSERT_EQ(g, want[i]) << "element " << i;
       continue;
     }
-    ASSERT_LE(std::abs(g - want[i]), bound(i) + kFlushed) << "element " << i << ": " << g << ", " << want[i];
+    ASSERT_LE(std::abs(g - want[i]), bound(i) + kFlushed)
+        << "element " << i << ": " << g << ", " << want[i];
   }
 }
 
@@ -170,11 +186,13 @@ struct Batch {
   int64_t gap = 0;
 };
 
-// Runs an operation on many batches of the same `rows` rows under every instruction set and 1, 2 and 3 threads; each
-// row must have the bits that plain code gives when the row is alone. T is the element type of the result.
+// Runs an operation on many batches of the same `rows` rows under every instruction set and 1, 2
+// and 3 threads; each row must have the bits that plain code gives when the row is alone. T is the
+// element type of the result.
 template <class T>
-void expect_rows_independent(int64_t rows, int64_t row_size,
-                             const std::function<std::vector<T>(const Context&, const Batch&)>& run) {
+void expect_rows_independent(
+    int64_t rows, int64_t row_size,
+    const std::function<std::vector<T>(const Context&, const Batch&)>& run) {
   std::vector<T> alone;
   for (int64_t r = 0; r < rows; ++r) {
     const std::vector<T> row = run(cpu(Isa::kGeneric), {{r}, 0});
@@ -187,7 +205,8 @@ void expect_rows_independent(int64_t rows, int64_t row_size,
     for (int64_t repeat = 0; repeat < 3; ++repeat) {
       Batch b{{}, repeat * 3};
       for (int64_t i = 0; i < size; ++i) {
-        b.pick.push_back(static_cast<int64_t>(random_bits(11, draw++) % static_cast<uint64_t>(rows)));
+        b.pick.push_back(
+            static_cast<int64_t>(random_bits(11, draw++) % static_cast<uint64_t>(rows)));
       }
       batches.push_back(b);
     }
@@ -199,7 +218,8 @@ void expect_rows_independent(int64_t rows, int64_t row_size,
         ASSERT_EQ(out.size(), b.pick.size() * static_cast<size_t>(row_size));
         for (size_t i = 0; i < b.pick.size(); ++i) {
           ASSERT_EQ(std::memcmp(out.data() + static_cast<int64_t>(i) * row_size,
-                                alone.data() + b.pick[i] * row_size, static_cast<size_t>(row_size) * sizeof(T)),
+                                alone.data() + b.pick[i] * row_size,
+                                static_cast<size_t>(row_size) * sizeof(T)),
                     0)
               << "row " << b.pick[i] << " at place " << i << " of " << b.pick.size() << ", "
               << isa_name(isa) << ", " << threads << " threads";

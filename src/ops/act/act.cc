@@ -5,8 +5,8 @@ namespace {
 
 using tensor::Device;
 
-void expect_three(const Context& context, const Tensor& a, const char* a_name, const Tensor& b, const char* b_name,
-                  const Tensor& out) {
+void expect_three(const Context& context, const Tensor& a, const char* a_name, const Tensor& b,
+                  const char* b_name, const Tensor& out) {
   const tensor::DType act = activation_dtype(context.device);
   tensor::expect(a, a_name, act, {-1, -1});
   tensor::expect(b, b_name, act, {a.dims[0], a.dims[1]});
@@ -15,13 +15,17 @@ void expect_three(const Context& context, const Tensor& a, const char* a_name, c
 
 }  // namespace
 
-void glu(const Context& context, const Tensor& gate, const Tensor& up, const GluParams& params, const Tensor& out) {
+void glu(const Context& context, const Tensor& gate, const Tensor& up, const GluParams& params,
+         const Tensor& out) {
   expect_three(context, gate, "gate", up, "up", out);
   CHECK(params.kind == GluKind::kSilu || (params.beta > 0 && params.linear_beta > 0));
   switch (context.device) {
-    case Device::kReference: return ref::glu(gate, up, params, out);
-    case Device::kCpu: return cpu::glu(context, gate, up, params, out);
-    case Device::kCuda: break;
+    case Device::kReference:
+      return ref::glu(gate, up, params, out);
+    case Device::kCpu:
+      return cpu::glu(context, gate, up, params, out);
+    case Device::kCuda:
+      break;
   }
   CHECK(false);
 }
@@ -29,9 +33,12 @@ void glu(const Context& context, const Tensor& gate, const Tensor& up, const Glu
 void sigmoid_gate(const Context& context, const Tensor& x, const Tensor& gate, const Tensor& out) {
   expect_three(context, x, "x", gate, "gate", out);
   switch (context.device) {
-    case Device::kReference: return ref::sigmoid_gate(x, gate, out);
-    case Device::kCpu: return cpu::sigmoid_gate(context, x, gate, out);
-    case Device::kCuda: break;
+    case Device::kReference:
+      return ref::sigmoid_gate(x, gate, out);
+    case Device::kCpu:
+      return cpu::sigmoid_gate(context, x, gate, out);
+    case Device::kCuda:
+      break;
   }
   CHECK(false);
 }
@@ -39,9 +46,12 @@ void sigmoid_gate(const Context& context, const Tensor& x, const Tensor& gate, c
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out) {
   expect_three(context, a, "a", b, "b", out);
   switch (context.device) {
-    case Device::kReference: return ref::add(a, b, out);
-    case Device::kCpu: return cpu::add(context, a, b, out);
-    case Device::kCuda: break;
+    case Device::kReference:
+      return ref::add(a, b, out);
+    case Device::kCpu:
+      return cpu::add(context, a, b, out);
+    case Device::kCuda:
+      break;
   }
   CHECK(false);
 }

@@ -12,7 +12,8 @@ namespace perigee::ops {
 constexpr int64_t kActWidths[] = {1, 15, 16, 17, 1024, 1025, 3072, 6151};
 
 // Where tanh and the sigmoid saturate, change their formula or meet the edges of BF16.
-constexpr float kActSpecials[] = {0.0f,    -0.0f,  1e-30f, -1e-30f, 0.62f, -0.62f,  2.5f,    -2.5f,     15.6f,    -15.6f,
-                                  88.0f,   -88.0f, 89.0f,  -89.0f,  1e4f,  -1e4f,   3.3e38f, -3.3e38f,  INFINITY, -INFINITY};
+constexpr float kActSpecials[] = {0.0f,  -0.0f, 1e-30f,  -1e-30f,  0.62f,    -0.62f,   2.5f,
+                                  -2.5f, 15.6f, -15.6f,  88.0f,    -88.0f,   89.0f,    -89.0f,
+                                  1e4f,  -1e4f, 3.3e38f, -3.3e38f, INFINITY, -INFINITY};
 
 }  // namespace perigee::ops

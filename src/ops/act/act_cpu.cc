@@ -6,10 +6,11 @@
 namespace perigee::ops::cpu {
 namespace {
 
-constexpr int64_t kBlock = 1024;  // columns of one work item: about a microsecond, so that one row can use all threads
+constexpr int64_t kBlock =
+    1024;  // columns of one work item: about a microsecond, so that one row can use all threads
 
-void run(const Context& context, ActFunction f, const Tensor& a, const Tensor& b, float b1, float b2,
-         const Tensor& out) {
+void run(const Context& context, ActFunction f, const Tensor& a, const Tensor& b, float b1,
+         float b2, const Tensor& out) {
   const int64_t width = a.dims[1];
   const int64_t blocks = (width + kBlock - 1) / kBlock;
   context.pool->parallel_for(a.rows() * blocks, [&](int64_t begin, int64_t end) {
@@ -26,7 +27,8 @@ void run(const Context& context, ActFunction f, const Tensor& a, const Tensor& b
 
 }  // namespace
 
-void glu(const Context& context, const Tensor& gate, const Tensor& up, const GluParams& params, const Tensor& out) {
+void glu(const Context& context, const Tensor& gate, const Tensor& up, const GluParams& params,
+         const Tensor& out) {
   run(context, params.kind == GluKind::kSitu ? ActFunction::kSitu : ActFunction::kSilu, gate, up,
       static_cast<float>(params.beta), static_cast<float>(params.linear_beta), out);
 }

@@ -5,7 +5,9 @@
 namespace perigee::ops::ref {
 namespace {
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
 
 template <class F>
 void each(const Tensor& a, const Tensor& b, const Tensor& out, F f) {

@@ -17,7 +17,8 @@ PERIGEE_INLINE void each(const bf16* a, const bf16* b, int64_t n, bf16* out, F f
 }  // namespace
 
 template <>
-void act_row<Isa::PERIGEE_ISA>(ActFunction f, const bf16* a, const bf16* b, float b1, float b2, int64_t n, bf16* out) {
+void act_row<Isa::PERIGEE_ISA>(ActFunction f, const bf16* a, const bf16* b, float b1, float b2,
+                               int64_t n, bf16* out) {
   switch (f) {
     case ActFunction::kSitu: {
       const f32x16 s1 = set1(b1);
@@ -31,7 +32,8 @@ void act_row<Isa::PERIGEE_ISA>(ActFunction f, const bf16* a, const bf16* b, floa
       return each(a, b, n, out, [](f32x16 g, f32x16 u) { return mul(mul(g, sigmoid(g)), u); });
     case ActFunction::kSigmoidGate:
       return each(a, b, n, out, [](f32x16 x, f32x16 g) { return mul(x, sigmoid(g)); });
-    case ActFunction::kAdd: return each(a, b, n, out, [](f32x16 x, f32x16 y) { return simd::add(x, y); });
+    case ActFunction::kAdd:
+      return each(a, b, n, out, [](f32x16 x, f32x16 y) { return simd::add(x, y); });
   }
 }
 

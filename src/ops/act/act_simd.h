@@ -1,4 +1,5 @@
-// What    Element-wise functions of two rows on raw pointers, one specialisation per instruction set with equal bits.
+// What    Element-wise functions of two rows on raw pointers, one specialisation per instruction
+//         set with equal bits.
 // Owner   ops/act.
 // Threads Pure.
 // Errors  None.

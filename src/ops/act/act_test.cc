@@ -22,10 +22,14 @@ constexpr Call kCalls[] = {Call::kSituGlu, Call::kSiluGlu, Call::kGate, Call::kA
 
 void apply(const Context& context, Call call, const Tensor& a, const Tensor& b, const Tensor& out) {
   switch (call) {
-    case Call::kSituGlu: return glu(context, a, b, kSitu, out);
-    case Call::kSiluGlu: return glu(context, a, b, kSilu, out);
-    case Call::kGate: return sigmoid_gate(context, a, b, out);
-    case Call::kAdd: return add(context, a, b, out);
+    case Call::kSituGlu:
+      return glu(context, a, b, kSitu, out);
+    case Call::kSiluGlu:
+      return glu(context, a, b, kSilu, out);
+    case Call::kGate:
+      return sigmoid_gate(context, a, b, out);
+    case Call::kAdd:
+      return add(context, a, b, out);
   }
 }
 
@@ -41,7 +45,8 @@ TEST(ActReference, HandNumbers) {
   EXPECT_NEAR(out[0], half * 2, 1e-15);
   EXPECT_EQ(out[1], 0);
   apply(testing::reference(), Call::kSituGlu, a_view, b_view, out_view);
-  EXPECT_NEAR(out[0], 4 * 0.24491866240370913 * half * 25 * 0.07982976911113136, 1e-13);  // tanh(1/4), tanh(2/25)
+  EXPECT_NEAR(out[0], 4 * 0.24491866240370913 * half * 25 * 0.07982976911113136,
+              1e-13);  // tanh(1/4), tanh(2/25)
   EXPECT_NEAR(out[2], -100 * std::exp(-100.0), 1e-55);
   apply(testing::reference(), Call::kGate, b_view, a_view, out_view);
   EXPECT_NEAR(out[0], 2 * half, 1e-15);
@@ -50,14 +55,16 @@ TEST(ActReference, HandNumbers) {
   EXPECT_EQ(out[2], 900);
 }
 
-void compare(Call call, const std::vector<bf16>& a, const std::vector<bf16>& b, int64_t rows, int64_t width) {
+void compare(Call call, const std::vector<bf16>& a, const std::vector<bf16>& b, int64_t rows,
+             int64_t width) {
   std::vector<double> a_wide = widen(a);
   std::vector<double> b_wide = widen(b);
   std::vector<double> want(a.size());
   apply(testing::reference(), call, testing::view(a_wide, {rows, width}),
         testing::view(b_wide, {rows, width}), testing::view(want, {rows, width}));
   for (size_t i = 0; i < want.size(); ++i) {
-    if (std::abs(want[i]) > 0x1.ffp127) want[i] = std::copysign(INFINITY, want[i]);  // rounds to it in BF16
+    if (std::abs(want[i]) > 0x1.ffp127)
+      want[i] = std::copysign(INFINITY, want[i]);  // rounds to it in BF16
     // A flushed sigmoid is an exact zero, also against an infinite operand.
     const double gate = call == Call::kGate ? b_wide[i] : a_wide[i];
     const double other = call == Call::kGate ? a_wide[i] : b_wide[i];
@@ -70,8 +77,10 @@ void compare(Call call, const std::vector<bf16>& a, const std::vector<bf16>& b, 
     Rows<bf16> out(rows, width, 2);
     apply(testing::cpu(isa), call, in_a.tensor(), in_b.tensor(), out.tensor());
     testing::expect_within<bf16>(out.dense(), want, [&](size_t i) {
-      // A sigmoid below the normal range is flushed: its factor may be as large as the bounds or the operands.
-      const double flushed = 0x1p-126 * std::max(100.0, std::max(1.0, std::abs(a_wide[i])) * std::abs(b_wide[i]));
+      // A sigmoid below the normal range is flushed: its factor may be as large as the bounds or
+      // the operands.
+      const double flushed =
+          0x1p-126 * std::max(100.0, std::max(1.0, std::abs(a_wide[i])) * std::abs(b_wide[i]));
       return std::abs(want[i]) * (24 * kRound32 + kRound16) + flushed;
     });
     apply(testing::cpu(isa), call, in_a.tensor(), in_b.tensor(), in_a.tensor());
@@ -86,8 +95,8 @@ TEST(Act, IsWithinItsBound) {
   for (const Call call : kCalls) {
     for (const int64_t width : kActWidths) {
       for (const double scale : {0.1, 3.0, 60.0}) {
-        compare(call, testing::random_half(1, 2 * width, scale), testing::random_half(2, 2 * width, scale), 2,
-                width);
+        compare(call, testing::random_half(1, 2 * width, scale),
+                testing::random_half(2, 2 * width, scale), 2, width);
       }
     }
   }
@@ -130,13 +139,14 @@ TEST(Act, RowsAreIndependent) {
     const std::vector<bf16> a = testing::random_half(3, rows * width, 4.0);
     const std::vector<bf16> b = testing::random_half(4, rows * width, 4.0);
     for (const Call call : kCalls) {
-      testing::expect_rows_independent<bf16>(rows, width, [&](const Context& context, const Batch& batch) {
-        Rows<bf16> in_a(a, width, batch.pick, batch.gap);
-        Rows<bf16> in_b(b, width, batch.pick, 1);
-        Rows<bf16> out(static_cast<int64_t>(batch.pick.size()), width, batch.gap);
-        apply(context, call, in_a.tensor(), in_b.tensor(), out.tensor());
-        return out.dense();
-      });
+      testing::expect_rows_independent<bf16>(
+          rows, width, [&](const Context& context, const Batch& batch) {
+            Rows<bf16> in_a(a, width, batch.pick, batch.gap);
+            Rows<bf16> in_b(b, width, batch.pick, 1);
+            Rows<bf16> out(static_cast<int64_t>(batch.pick.size()), width, batch.gap);
+            apply(context, call, in_a.tensor(), in_b.tensor(), out.tensor());
+            return out.dense();
+          });
     }
   }
 }

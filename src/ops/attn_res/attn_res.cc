@@ -2,8 +2,8 @@
 
 namespace perigee::ops {
 
-void attn_res_mix(const Context& context, std::span<const Tensor> rows, const Tensor& query, double eps,
-                  const Tensor& out) {
+void attn_res_mix(const Context& context, std::span<const Tensor> rows, const Tensor& query,
+                  double eps, const Tensor& out) {
   const tensor::DType act = activation_dtype(context.device);
   CHECK_GE(rows.size(), 1u);
   CHECK_LE(rows.size(), static_cast<size_t>(kAttnResRowsMax));
@@ -16,9 +16,12 @@ void attn_res_mix(const Context& context, std::span<const Tensor> rows, const Te
     CHECK(row.data != out.data || out.size() == 0);
   }
   switch (context.device) {
-    case tensor::Device::kReference: return ref::attn_res_mix(rows, query, eps, out);
-    case tensor::Device::kCpu: return cpu::attn_res_mix(context, rows, query, eps, out);
-    case tensor::Device::kCuda: break;
+    case tensor::Device::kReference:
+      return ref::attn_res_mix(rows, query, eps, out);
+    case tensor::Device::kCpu:
+      return cpu::attn_res_mix(context, rows, query, eps, out);
+    case tensor::Device::kCuda:
+      break;
   }
   CHECK(false);
 }

@@ -13,7 +13,9 @@ struct AttnResCase {
   int64_t width;
 };
 
-// One vector alone, the first and last mix of the published model, more than a vector of scores, widths beside 16.
-constexpr AttnResCase kAttnResCases[] = {{1, 16}, {2, 7168}, {9, 7168}, {3, 40}, {5, 1}, {9, 100}, {17, 33}, {40, 65}};
+// One vector alone, the first and last mix of the published model, more than a vector of scores,
+// widths beside 16.
+constexpr AttnResCase kAttnResCases[] = {{1, 16}, {2, 7168}, {9, 7168}, {3, 40},
+                                         {5, 1},  {9, 100},  {17, 33},  {40, 65}};
 
 }  // namespace perigee::ops

@@ -6,7 +6,8 @@
 
 namespace perigee::ops::ref {
 
-void attn_res_mix(std::span<const Tensor> rows, const Tensor& query, double eps, const Tensor& out) {
+void attn_res_mix(std::span<const Tensor> rows, const Tensor& query, double eps,
+                  const Tensor& out) {
   const int64_t width = out.dims[1];
   for (int64_t t = 0; t < out.rows(); ++t) {
     std::vector<double> weight;

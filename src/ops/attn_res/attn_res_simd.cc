@@ -39,14 +39,15 @@ PERIGEE_INLINE void softmax(float* s, int64_t count) {
 }  // namespace
 
 template <>
-void attn_res_token<Isa::PERIGEE_ISA>(const bf16* const* rows, int64_t count, const float* query, float eps, int64_t n,
-                                      bf16* out) {
+void attn_res_token<Isa::PERIGEE_ISA>(const bf16* const* rows, int64_t count, const float* query,
+                                      float eps, int64_t n, bf16* out) {
   float weight[kRowsMax];
   for (int64_t j = 0; j < count; ++j) weight[j] = score(rows[j], query, eps, n);
   softmax(weight, count);
   for (int64_t i = 0; i < n; i += 16) {
     f32x16 y = zero();
-    for (int64_t j = 0; j < count; ++j) y = fma(set1(weight[j]), load_bf16_part(rows[j] + i, n - i), y);
+    for (int64_t j = 0; j < count; ++j)
+      y = fma(set1(weight[j]), load_bf16_part(rows[j] + i, n - i), y);
     store_bf16_part(out + i, y, n - i);
   }
 }

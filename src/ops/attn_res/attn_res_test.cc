@@ -20,20 +20,22 @@ TEST(AttnResReference, HandNumbers) {
   const std::vector<float> query = {1, 0};
   std::vector<double> out(2);
   const Tensor rows[] = {testing::view(a, {1, 2}), testing::view(b, {1, 2})};
-  attn_res_mix(testing::reference(), rows, testing::view(query, {2}), 0, testing::view(out, {1, 2}));
+  attn_res_mix(testing::reference(), rows, testing::view(query, {2}), 0,
+               testing::view(out, {1, 2}));
   const double weight = 1 / (1 + std::exp(1 - 3 / std::sqrt(12.5)));
   EXPECT_NEAR(out[0], weight * 3 + (1 - weight), 1e-14);
   EXPECT_NEAR(out[1], weight * 4 - (1 - weight), 1e-14);
 }
 
-// Largest error of one token's scores and the sum of |a_j V_j| per column, from the doubles themselves.
+// Largest error of one token's scores and the sum of |a_j V_j| per column, from the doubles
+// themselves.
 struct Bound {
   double score = 0;
   std::vector<double> magnitude;
 };
 
-Bound bound_of(const std::vector<std::vector<double>>& rows, const std::vector<float>& query, int64_t token,
-               double eps) {
+Bound bound_of(const std::vector<std::vector<double>>& rows, const std::vector<float>& query,
+               int64_t token, double eps) {
   const auto width = static_cast<int64_t>(query.size());
   const double n = static_cast<double>(width);
   Bound bound;
@@ -51,7 +53,8 @@ Bound bound_of(const std::vector<std::vector<double>>& rows, const std::vector<f
     }
     const double scale = 1 / std::sqrt(square / n + eps);
     score.push_back(dot * scale);
-    // A chain of n/16 FMAs and a tree of 4 for the dot; half of that for the root of the squares; the products.
+    // A chain of n/16 FMAs and a tree of 4 for the dot; half of that for the root of the squares;
+    // the products.
     const double error =
         ((n / 16 + 5) * absolute + (n / 32 + 6) * std::abs(dot)) * scale * kRound32;
     bound.score = std::max(bound.score, error);
@@ -81,7 +84,8 @@ TEST(AttnRes, IsWithinItsBound) {
     std::vector<Tensor> wide_views;
     std::vector<Tensor> half_views;
     for (int64_t j = 0; j < c.rows; ++j) {
-      half.push_back(testing::random_half(static_cast<uint64_t>(j), tokens * c.width, 0.3 * static_cast<double>(j + 1)));
+      half.push_back(testing::random_half(static_cast<uint64_t>(j), tokens * c.width,
+                                          0.3 * static_cast<double>(j + 1)));
       wide.push_back(widen(half.back()));
       padded.emplace_back(half.back(), c.width, testing::iota(tokens), j % 4);
     }
@@ -96,12 +100,15 @@ TEST(AttnRes, IsWithinItsBound) {
     for (int64_t t = 0; t < tokens; ++t) bounds.push_back(bound_of(wide, query, t, 1e-5));
     for (const Isa isa : testing::isas()) {
       Rows<bf16> out(tokens, c.width, 1);
-      attn_res_mix(testing::cpu(isa, 2), half_views, testing::view(query, {c.width}), 1e-5, out.tensor());
+      attn_res_mix(testing::cpu(isa, 2), half_views, testing::view(query, {c.width}), 1e-5,
+                   out.tensor());
       testing::expect_within<bf16>(out.dense(), want, [&](size_t i) {
         const Bound& b = bounds[i / static_cast<size_t>(c.width)];
-        // A weight moves by the scores' errors, the subtraction's rounding (scores below 16), exp, sum and division.
+        // A weight moves by the scores' errors, the subtraction's rounding (scores below 16), exp,
+        // sum and division.
         const double relative = 2 * b.score + (16 + 3 + 2 * static_cast<double>(c.rows)) * kRound32;
-        return b.magnitude[i % static_cast<size_t>(c.width)] * relative + std::abs(want[i]) * kRound16;
+        return b.magnitude[i % static_cast<size_t>(c.width)] * relative +
+               std::abs(want[i]) * kRound16;
       });
     }
   }
@@ -124,7 +131,12 @@ TEST(AttnRes, NanOfOneTokenStaysThere) {
   const Tensor rows[] = {testing::view(x, {2, 20}), testing::view(x, {2, 20})};
   std::vector<bf16> out(x.size());
   attn_res_mix(testing::cpu(), rows, testing::view(query, {20}), 1e-5, testing::view(out, {2, 20}));
-  for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(to_float(out[i])), i < 20);
+  for (size_t i = 0; i < out.size(); ++i) {
+    EXPECT_EQ(std::isnan(to_float(out[i])), i < 20);
+    if (i >= 20) {
+      EXPECT_EQ(out[i].bits, x[i].bits) << "two equal rows are halves of the same value";
+    }
+  }
 }
 
 TEST(AttnRes, RowsAreIndependent) {
@@ -135,15 +147,16 @@ TEST(AttnRes, RowsAreIndependent) {
       bank.push_back(testing::random_half(static_cast<uint64_t>(j) + 9, tokens * c.width, 1.0));
     }
     const std::vector<float> query = testing::random_float(78, c.width, 0.2);
-    testing::expect_rows_independent<bf16>(tokens, c.width, [&](const Context& context, const Batch& batch) {
-      std::vector<Rows<bf16>> padded;
-      std::vector<Tensor> views;
-      for (const auto& row : bank) padded.emplace_back(row, c.width, batch.pick, batch.gap);
-      for (auto& p : padded) views.push_back(p.tensor());
-      Rows<bf16> out(static_cast<int64_t>(batch.pick.size()), c.width, 1);
-      attn_res_mix(context, views, testing::view(query, {c.width}), 1e-6, out.tensor());
-      return out.dense();
-    });
+    testing::expect_rows_independent<bf16>(
+        tokens, c.width, [&](const Context& context, const Batch& batch) {
+          std::vector<Rows<bf16>> padded;
+          std::vector<Tensor> views;
+          for (const auto& row : bank) padded.emplace_back(row, c.width, batch.pick, batch.gap);
+          for (auto& p : padded) views.push_back(p.tensor());
+          Rows<bf16> out(static_cast<int64_t>(batch.pick.size()), c.width, 1);
+          attn_res_mix(context, views, testing::view(query, {c.width}), 1e-6, out.tensor());
+          return out.dense();
+        });
   }
 }
 

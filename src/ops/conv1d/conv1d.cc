@@ -17,9 +17,12 @@ void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight
     CHECK(s.window != nullptr || weight.dims[1] == 1);
   }
   switch (context.device) {
-    case tensor::Device::kReference: return ref::causal_conv1d(x, weight, sequences, out);
-    case tensor::Device::kCpu: return cpu::causal_conv1d(context, x, weight, sequences, out);
-    case tensor::Device::kCuda: break;
+    case tensor::Device::kReference:
+      return ref::causal_conv1d(x, weight, sequences, out);
+    case tensor::Device::kCpu:
+      return cpu::causal_conv1d(context, x, weight, sequences, out);
+    case tensor::Device::kCuda:
+      break;
   }
   CHECK(false);
 }

@@ -1,19 +1,25 @@
-// Convolves every channel of a sequence causally over time and applies SiLU, carrying the last inputs between calls.
-// Math     y[t, c] = sum_j weight[c, j] x[t - (width-1) + j, c];  out = y sigmoid(y); j = width-1 is the row itself
+// Convolves every channel of a sequence causally over time and applies SiLU, carrying the last
+// inputs between calls.
+// Math     y[t, c] = sum_j weight[c, j] x[t - (width-1) + j, c];  out = y sigmoid(y); j = width-1
+//          is the row itself
 // Shapes   x [T, N] activation; weight [N, width] f32 dense; out [T, N] activation, not aliasing x.
-//          A sequence owns rows [row_begin, row_begin + rows) and a window [width-1, N] activation, dense: the inputs before
-//          its first row (zeros at the start of a text). On return the window holds the last width-1 inputs.
-// Limits   1 <= width <= 16; sequences do not overlap; rows of no sequence are left alone. With width 1 the window is
-//          unused.
+//          A sequence owns rows [row_begin, row_begin + rows) and a window [width-1, N] activation,
+//          dense: the inputs before its first row (zeros at the start of a text). On return the
+//          window holds the last width-1 inputs.
+// Limits   1 <= width <= 16; sequences do not overlap; rows of no sequence are left alone. With
+//          width 1 the window is unused.
 // Units    None.
-// Numerics FP32: one FMA chain from zero over ascending taps, SiLU, one rounding. A row depends on itself and the width-1
-//          inputs before it, so every cut of a sequence into calls gives the same bits, on every instruction set.
-//          Error below 1.1 width FP32 roundings of sum |weight x|, 8 of the result, and the final rounding.
+// Numerics FP32: one FMA chain from zero over ascending taps, SiLU, one rounding. A row depends on
+//          itself and the width-1 inputs before it, so every cut of a sequence into calls gives the
+//          same bits, on every instruction set. Error below 1.1 width FP32 roundings of sum |weight
+//          x|, 8 of the result, and the final rounding.
 // Cost     4 T N + 4 N width bytes, about (2 width + 30) T N flops; limited by memory.
 // Errors   CHECK on shapes and sequences.
 // Threads  Parallel over blocks of 128 channels.
-// Source   Short convolution of Kimi Delta Attention; weight order as in the checkpoint [N, 1, width].
-// Tests    conv1d_test.cc: hand numbers, reference bounds, every cut into calls, windows, row independence.
+// Source   Short convolution of Kimi Delta Attention; weight order as in the checkpoint [N, 1,
+//          width].
+// Tests    conv1d_test.cc: hand numbers, reference bounds, every cut into calls, windows, row
+//          independence.
 #pragma once
 
 #include <span>

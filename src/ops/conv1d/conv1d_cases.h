@@ -15,8 +15,8 @@ struct ConvCase {
 };
 
 // Fewer rows than taps, one row, one channel, blocks that end inside a vector, the published width.
-constexpr ConvCase kConvCases[] = {{0, 5, 4},  {1, 1, 4},    {2, 16, 4},    {3, 17, 4}, {9, 128, 4},
-                                   {7, 129, 4}, {20, 300, 4}, {5, 40, 1},   {6, 33, 2}, {40, 20, 16},
-                                   {11, 777, 3}};
+constexpr ConvCase kConvCases[] = {{0, 5, 4},   {1, 1, 4},    {2, 16, 4},   {3, 17, 4},
+                                   {9, 128, 4}, {7, 129, 4},  {20, 300, 4}, {5, 40, 1},
+                                   {6, 33, 2},  {40, 20, 16}, {11, 777, 3}};
 
 }  // namespace perigee::ops

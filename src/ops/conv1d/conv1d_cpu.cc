@@ -9,7 +9,8 @@ namespace {
 
 constexpr int64_t kBlock = 128;  // channels of one work item: two cache lines a row
 
-// The window becomes the last width-1 of (window, rows); ascending order, so that old entries are read in time.
+// The window becomes the last width-1 of (window, rows); ascending order, so that old entries are
+// read in time.
 void advance_window(const ConvBlock& b, bf16* window) {
   const size_t bytes = static_cast<size_t>(b.channels) * sizeof(bf16);
   for (int64_t i = 0; i < b.width - 1; ++i) {

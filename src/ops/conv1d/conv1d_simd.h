@@ -1,5 +1,5 @@
-// What    The convolution of one block of channels of one sequence on raw pointers, one specialisation per instruction
-//         set with equal bits.
+// What    The convolution of one block of channels of one sequence on raw pointers, one
+//         specialisation per instruction set with equal bits.
 // Owner   ops/conv1d.
 // Threads Pure apart from its output block.
 // Errors  None.

@@ -24,8 +24,9 @@ bool operator==(const Outcome& a, const Outcome& b) {
 }
 
 // Runs one sequence in calls of the given numbers of rows, from the given window.
-Outcome run_cut(const Context& context, const std::vector<bf16>& x, const std::vector<float>& weight, int64_t channels,
-                int64_t width, std::vector<bf16> window, const std::vector<int64_t>& calls) {
+Outcome run_cut(const Context& context, const std::vector<bf16>& x,
+                const std::vector<float>& weight, int64_t channels, int64_t width,
+                std::vector<bf16> window, const std::vector<int64_t>& calls) {
   Outcome result;
   int64_t row = 0;
   for (const int64_t rows : calls) {
@@ -34,7 +35,8 @@ Outcome run_cut(const Context& context, const std::vector<bf16>& x, const std::v
     Rows<bf16> in(x, channels, pick, 3);
     Rows<bf16> out(rows, channels, 1);
     const ConvSequence s = {0, rows, window.data()};
-    causal_conv1d(context, in.tensor(), testing::view(weight, {channels, width}), {&s, 1}, out.tensor());
+    causal_conv1d(context, in.tensor(), testing::view(weight, {channels, width}), {&s, 1},
+                  out.tensor());
     const std::vector<bf16> dense = out.dense();
     result.out.insert(result.out.end(), dense.begin(), dense.end());
     row += rows;
@@ -49,8 +51,8 @@ TEST(Conv1dReference, HandNumbers) {
   std::vector<double> window = {5, 50, 7, 70};
   std::vector<double> out(4);
   const ConvSequence s = {0, 2, window.data()};
-  causal_conv1d(testing::reference(), testing::view(x, {2, 2}), testing::view(weight, {2, 3}), {&s, 1},
-                testing::view(out, {2, 2}));
+  causal_conv1d(testing::reference(), testing::view(x, {2, 2}), testing::view(weight, {2, 3}),
+                {&s, 1}, testing::view(out, {2, 2}));
   const auto silu = [](double y) { return y / (1 + std::exp(-y)); };
   EXPECT_DOUBLE_EQ(out[0], silu(5 + 2 * 7 + 3 * 1));
   EXPECT_DOUBLE_EQ(out[1], silu(10));
@@ -73,8 +75,9 @@ TEST(Conv1d, IsWithinItsBoundOnEveryInstructionSet) {
       for (int64_t i = 0; i < c.channels; ++i) {
         for (int64_t j = 0; j < c.width; ++j) {
           const int64_t s = r - (c.width - 1) + j;
-          const double v = s < 0 ? wide_window[static_cast<size_t>((c.width - 1 + s) * c.channels + i)]
-                                 : wide[static_cast<size_t>(s * c.channels + i)];
+          const double v =
+              s < 0 ? wide_window[static_cast<size_t>((c.width - 1 + s) * c.channels + i)]
+                    : wide[static_cast<size_t>(s * c.channels + i)];
           magnitude[static_cast<size_t>(r * c.channels + i)] +=
               std::abs(v * weight[static_cast<size_t>(i * c.width + j)]);
         }
@@ -82,11 +85,13 @@ TEST(Conv1d, IsWithinItsBoundOnEveryInstructionSet) {
     }
     const ConvSequence s = {0, c.rows, wide_window.data()};
     causal_conv1d(testing::reference(), testing::view(wide, {c.rows, c.channels}),
-                  testing::view(weight, {c.channels, c.width}), {&s, 1}, testing::view(want, {c.rows, c.channels}));
+                  testing::view(weight, {c.channels, c.width}), {&s, 1},
+                  testing::view(want, {c.rows, c.channels}));
     wide_window.pop_back();
     std::vector<Outcome> outcomes;
     for (const Isa isa : testing::isas()) {
-      outcomes.push_back(run_cut(testing::cpu(isa, 2), x, weight, c.channels, c.width, window, {c.rows}));
+      outcomes.push_back(
+          run_cut(testing::cpu(isa, 2), x, weight, c.channels, c.width, window, {c.rows}));
       testing::expect_within<bf16>(outcomes.back().out, want, [&](size_t i) {
         return 1.1 * static_cast<double>(c.width) * kRound32 * magnitude[i] +
                std::abs(want[i]) * (8 * kRound32 + kRound16);
@@ -105,15 +110,18 @@ TEST(Conv1d, EveryCutGivesTheSameBits) {
     const std::vector<bf16> x = testing::random_half(5, rows * channels, 2.0);
     const std::vector<float> weight = testing::random_float(6, channels * width, 0.5);
     const std::vector<bf16> window((width - 1) * channels + 1);
-    const Outcome whole = run_cut(testing::cpu(Isa::kGeneric), x, weight, channels, width, window, {rows});
+    const Outcome whole =
+        run_cut(testing::cpu(Isa::kGeneric), x, weight, channels, width, window, {rows});
     const uint64_t seed = *rc::gen::arbitrary<uint64_t>();
     std::vector<int64_t> calls = {0};
     for (int64_t left = rows; left > 0; left -= calls.back()) {
-      calls.push_back(std::min(left, static_cast<int64_t>(1 + random_bits(seed, calls.size()) % 7)));
+      calls.push_back(
+          std::min(left, static_cast<int64_t>(1 + random_bits(seed, calls.size()) % 7)));
     }
     const int threads = *rc::gen::inRange(1, 4);
     for (const Isa isa : testing::isas()) {
-      RC_ASSERT(run_cut(testing::cpu(isa, threads), x, weight, channels, width, window, calls) == whole);
+      RC_ASSERT(run_cut(testing::cpu(isa, threads), x, weight, channels, width, window, calls) ==
+                whole);
     }
   });
   EXPECT_TRUE(holds);
@@ -144,7 +152,8 @@ TEST(Conv1d, SequencesAreIndependent) {
     std::vector<bf16> want = untouched;
     for (size_t i = 0; i < lengths.size(); ++i) {
       const int64_t begin = sequences[i].row_begin;
-      const std::vector<bf16> own(x.begin() + begin * channels, x.begin() + (begin + lengths[i]) * channels);
+      const std::vector<bf16> own(x.begin() + begin * channels,
+                                  x.begin() + (begin + lengths[i]) * channels);
       const Outcome alone =
           run_cut(testing::cpu(), own, weight, channels, width, before[i], {lengths[i]});
       EXPECT_TRUE(testing::same_bits(alone.window, windows[i]));

@@ -11,9 +11,12 @@ void embed(const Context& context, const Tensor& ids, const Tensor& table, const
     CHECK_LT(ids.as<int32_t>()[t], table.dims[0]);
   }
   switch (context.device) {
-    case tensor::Device::kReference: return ref::embed(ids, table, out);
-    case tensor::Device::kCpu: return cpu::embed(context, ids, table, out);
-    case tensor::Device::kCuda: break;
+    case tensor::Device::kReference:
+      return ref::embed(ids, table, out);
+    case tensor::Device::kCpu:
+      return cpu::embed(context, ids, table, out);
+    case tensor::Device::kCuda:
+      break;
   }
   CHECK(false);
 }

@@ -1,7 +1,8 @@
 // Copies the embedding row of every token.
 // Math     out[t] = table[ids[t]]
 // Shapes   ids [T] i32 dense; table [O, D] bf16; out [T, D] activation, no aliasing.
-// Limits   0 <= ids[t] < O: ids come from the tokenizer or from checked requests, so another value is a bug.
+// Limits   0 <= ids[t] < O: ids come from the tokenizer or from checked requests, so another value
+//          is a bug.
 // Units    None.
 // Numerics Exact: BF16 is copied (CPU) or widened (reference).
 // Cost     4 T D bytes, no arithmetic; limited by memory.

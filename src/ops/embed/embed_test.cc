@@ -32,22 +32,23 @@ TEST(Embed, AbortsOnForeignIds) {
   Rows<bf16> out(1, 3);
   for (const int32_t id : {-1, 2}) {
     std::vector<int32_t> ids = {id};
-    EXPECT_DEATH(embed(testing::cpu(), testing::view(ids, {1}),
-                       testing::view(table, {2, 3}), out.tensor()),
-                 "CHECK failed");
+    EXPECT_DEATH(
+        embed(testing::cpu(), testing::view(ids, {1}), testing::view(table, {2, 3}), out.tensor()),
+        "CHECK failed");
   }
 }
 
 TEST(Embed, RowsAreIndependent) {
   const int64_t width = 37;
   const std::vector<bf16> table = testing::random_half(2, 50 * width, 1.0);
-  testing::expect_rows_independent<bf16>(50, width, [&](const Context& context, const Batch& batch) {
-    std::vector<int32_t> ids(batch.pick.begin(), batch.pick.end());
-    const auto rows = static_cast<int64_t>(ids.size());
-    Rows<bf16> out(rows, width, batch.gap);
-    embed(context, testing::view(ids, {rows}), testing::view(table, {50, width}), out.tensor());
-    return out.dense();
-  });
+  testing::expect_rows_independent<bf16>(
+      50, width, [&](const Context& context, const Batch& batch) {
+        std::vector<int32_t> ids(batch.pick.begin(), batch.pick.end());
+        const auto rows = static_cast<int64_t>(ids.size());
+        Rows<bf16> out(rows, width, batch.gap);
+        embed(context, testing::view(ids, {rows}), testing::view(table, {50, width}), out.tensor());
+        return out.dense();
+      });
 }
 
 }  // namespace

@@ -7,7 +7,8 @@ using tensor::Device;
 using tensor::DType;
 using tensor::expect;
 
-constexpr int64_t kDimMax = 4096;  // one FMA chain over the state's rows stays short enough to be accurate
+constexpr int64_t kDimMax =
+    4096;  // one FMA chain over the state's rows stays short enough to be accurate
 
 void check_params(const KdaParams& p) {
   for (const int64_t d : {p.heads, p.key_dim, p.value_dim}) {
@@ -22,17 +23,20 @@ void check_params(const KdaParams& p) {
 int64_t kda_open_bytes(Device device, const KdaParams& params) {
   check_params(params);
   switch (device) {
-    case Device::kReference: return ref::kda_open_bytes(params);
-    case Device::kCpu: return cpu::kda_open_bytes(params);
-    case Device::kCuda: break;
+    case Device::kReference:
+      return ref::kda_open_bytes(params);
+    case Device::kCpu:
+      return cpu::kda_open_bytes(params);
+    case Device::kCuda:
+      break;
   }
   CHECK(false);
   return 0;
 }
 
-void kda(const Context& context, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& z, const Tensor& b,
-         const Tensor& a_log, const Tensor& dt_bias, const KdaParams& params, std::span<const KdaSequence> sequences,
-         const Tensor& out) {
+void kda(const Context& context, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& z,
+         const Tensor& b, const Tensor& a_log, const Tensor& dt_bias, const KdaParams& params,
+         std::span<const KdaSequence> sequences, const Tensor& out) {
   const DType act = activation_dtype(context.device);
   const int64_t rows = q.dims[0];
   check_params(params);
@@ -52,9 +56,12 @@ void kda(const Context& context, const Tensor& q, const Tensor& k, const Tensor&
   }
   const KdaInputs in = {q, k, v, z, b, a_log, dt_bias};
   switch (context.device) {
-    case Device::kReference: return ref::kda(in, params, sequences, out);
-    case Device::kCpu: return cpu::kda(context, in, params, sequences, out);
-    case Device::kCuda: break;
+    case Device::kReference:
+      return ref::kda(in, params, sequences, out);
+    case Device::kCpu:
+      return cpu::kda(context, in, params, sequences, out);
+    case Device::kCuda:
+      break;
   }
   CHECK(false);
 }

@@ -1,8 +1,9 @@
-// The chunk form against the recurrence, inside a bound that a running error analysis derives for each output.
+// The chunk form against the recurrence, inside a bound that a running error analysis derives for
+// each output.
 //
-// Within a chunk every FP32 operation is repeated in double with an error term beside it (Running below), starting from
-// the recurrence's exact state. Between chunks the errors of the state only add: a step is
-// (I - beta kn kn^T) diag(alpha), whose norm is at most 1, applied to each column.
+// Within a chunk every FP32 operation is repeated in double with an error term beside it (Running
+// below), starting from the recurrence's exact state. Between chunks the errors of the state only
+// add: a step is (I - beta kn kn^T) diag(alpha), whose norm is at most 1, applied to each column.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,12 +22,24 @@ struct Running {
   double e = 0;
 };
 
-Running rounded(double v, double e) { return {v, e + kRound32 * (std::abs(v) + e) + 0x1p-126}; }
-double product_error(Running a, Running b) { return std::abs(a.v) * b.e + std::abs(b.v) * a.e + a.e * b.e; }
-Running operator*(Running a, Running b) { return rounded(a.v * b.v, product_error(a, b)); }
-Running operator+(Running a, Running b) { return rounded(a.v + b.v, a.e + b.e); }
-Running operator-(Running a, Running b) { return rounded(a.v - b.v, a.e + b.e); }
-Running fused(Running a, Running b, Running c) { return rounded(a.v * b.v + c.v, product_error(a, b) + c.e); }
+Running rounded(double v, double e) {
+  return {v, e + kRound32 * (std::abs(v) + e) + 0x1p-126};
+}
+double product_error(Running a, Running b) {
+  return std::abs(a.v) * b.e + std::abs(b.v) * a.e + a.e * b.e;
+}
+Running operator*(Running a, Running b) {
+  return rounded(a.v * b.v, product_error(a, b));
+}
+Running operator+(Running a, Running b) {
+  return rounded(a.v + b.v, a.e + b.e);
+}
+Running operator-(Running a, Running b) {
+  return rounded(a.v - b.v, a.e + b.e);
+}
+Running fused(Running a, Running b, Running c) {
+  return rounded(a.v * b.v + c.v, product_error(a, b) + c.e);
+}
 
 // Sixteen lanes of n/16 FMAs, then a tree of four additions.
 Running dot(const Running* a, const Running* b, int64_t n) {
@@ -63,7 +76,8 @@ Running log_decay(const KdaProblem& p, int64_t head, double z, double bias) {
   }
   const double soft = std::max(x.v, 0.0) + std::log1p(std::exp(-std::abs(x.v)));
   const double tail = std::log1p(std::exp(-std::abs(x.v)));
-  // 1 + e^-|x| is rounded before its logarithm: an absolute error of one rounding, plus exp's and log's own.
+  // 1 + e^-|x| is rounded before its logarithm: an absolute error of one rounding, plus exp's and
+  // log's own.
   const double error = x.e + (1 + kExp + kLog * std::max(tail, 1e-3) + soft) * kRound32;
   return rounded(-rate * soft, rate * error + kExp * kRound32 * rate * soft);
 }
@@ -74,9 +88,11 @@ Row make_row(const KdaProblem& p, int64_t t, int64_t head) {
   Row row;
   const auto normalised = [&](const std::vector<double>& x, double scale) {
     double square = 0;
-    for (int64_t i = 0; i < width; ++i) square += x[key + static_cast<size_t>(i)] * x[key + static_cast<size_t>(i)];
+    for (int64_t i = 0; i < width; ++i)
+      square += x[key + static_cast<size_t>(i)] * x[key + static_cast<size_t>(i)];
     const double length = std::sqrt(square + 1e-6);
-    // Half of the squares' relative error, then the root, the division, two products and the two constants.
+    // Half of the squares' relative error, then the root, the division, two products and the two
+    // constants.
     const double relative = (std::ceil(static_cast<double>(width) / 16) / 2 + 10) * kRound32;
     std::vector<Running> out;
     for (int64_t i = 0; i < width; ++i) {
@@ -122,7 +138,8 @@ class Analysis {
       for (const auto& row : o) {
         for (int64_t j = 0; j < p_.shape.value_dim; ++j) {
           // |qn| is at most K^-1/2.
-          const double carried = drift_[static_cast<size_t>(j)] / std::sqrt(static_cast<double>(p_.shape.key_dim));
+          const double carried =
+              drift_[static_cast<size_t>(j)] / std::sqrt(static_cast<double>(p_.shape.key_dim));
           bound.push_back(row[static_cast<size_t>(j)].e + carried * 1.01);
         }
       }
@@ -232,10 +249,12 @@ TEST(KdaBound, ChunksFollowTheRecurrence) {
           }
         }
       }
-      // The bound must be worth something: far below the outputs themselves. (With one channel |A_rc| is 1 and sixteen
-      // rows of absolute errors grow by 2^16, so that shape only tests that nothing exceeds it.)
+      // The bound must be worth something: far below the outputs themselves. (With one channel
+      // |A_rc| is 1 and sixteen rows of absolute errors grow by 2^16, so that shape only tests that
+      // nothing exceeds it.)
       if (shape.key_dim > 1) {
-        EXPECT_LT(largest, 1e-3 * typical) << "K " << shape.key_dim << ", decay " << static_cast<int>(decay);
+        EXPECT_LT(largest, 1e-3 * typical)
+            << "K " << shape.key_dim << ", decay " << static_cast<int>(decay);
       }
       const KdaOutcome<float> got = kda_run(testing::cpu(), p, {rows});
       testing::expect_within<float>(got.out, want, [&](size_t i) { return bound[i]; });

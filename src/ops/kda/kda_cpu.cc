@@ -7,9 +7,13 @@
 namespace perigee::ops::cpu {
 namespace {
 
-int64_t pad(int64_t n) { return (n + 15) / 16 * 16; }
+int64_t pad(int64_t n) {
+  return (n + 15) / 16 * 16;
+}
 
-int64_t open_floats(const KdaParams& p) { return kKdaChunk * (2 * pad(p.key_dim) + pad(p.value_dim)); }
+int64_t open_floats(const KdaParams& p) {
+  return kKdaChunk * (2 * pad(p.key_dim) + pad(p.value_dim));
+}
 
 // Work space of one thread, cut up for kda_head.
 std::vector<float> make_work(const KdaParams& p, KdaHead& h) {
@@ -20,7 +24,8 @@ std::vector<float> make_work(const KdaParams& p, KdaHead& h) {
   h.bounded = p.lower_bound.has_value();
   h.lower_bound = static_cast<float>(p.lower_bound.value_or(0));
   h.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(p.key_dim)));
-  const int64_t floats = (3 * kKdaChunk + 1) * h.key_pad + 2 * kKdaChunk * h.value_pad + 16 * h.key_dim;
+  const int64_t floats =
+      (3 * kKdaChunk + 1) * h.key_pad + 2 * kKdaChunk * h.value_pad + 16 * h.key_dim;
   std::vector<float> work(static_cast<size_t>(floats));
   float* at = work.data();
   const auto take = [&](int64_t n) {

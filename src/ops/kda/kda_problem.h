@@ -1,4 +1,5 @@
-// What    Seeded inputs of one KDA sequence and a runner that feeds them to the operation in any cut.
+// What    Seeded inputs of one KDA sequence and a runner that feeds them to the operation in any
+//         cut.
 // Owner   ops/kda tests.
 // Threads Used from the test's thread.
 // Errors  GoogleTest failures.
@@ -28,7 +29,8 @@ struct KdaProblem {
   std::vector<float> a_log, dt_bias;
 };
 
-inline KdaProblem make_kda_problem(const KdaCase& shape, KdaDecay decay, int64_t rows, uint64_t seed) {
+inline KdaProblem make_kda_problem(const KdaCase& shape, KdaDecay decay, int64_t rows,
+                                   uint64_t seed) {
   using testing::random_float;
   using testing::random_half;
   KdaProblem p;
@@ -51,8 +53,8 @@ inline KdaProblem make_kda_problem(const KdaCase& shape, KdaDecay decay, int64_t
   }
   p.a_log = random_float(seed + 5, shape.heads + 2, 0.5);  // files may hold more entries than heads
   p.dt_bias = random_float(seed + 6, keys, 0.5);
-  p.wide = {testing::widen(p.half.q), testing::widen(p.half.k), testing::widen(p.half.v), testing::widen(p.half.z),
-            testing::widen(p.half.b)};
+  p.wide = {testing::widen(p.half.q), testing::widen(p.half.k), testing::widen(p.half.v),
+            testing::widen(p.half.z), testing::widen(p.half.b)};
   return p;
 }
 
@@ -66,7 +68,8 @@ struct KdaOutcome {
 
 template <class R>
 bool operator==(const KdaOutcome<R>& a, const KdaOutcome<R>& b) {
-  return testing::same_bits(a.out, b.out) && testing::same_bits(a.state, b.state) && a.open == b.open;
+  return testing::same_bits(a.out, b.out) && testing::same_bits(a.state, b.state) &&
+         a.open == b.open;
 }
 
 template <class R>
@@ -78,8 +81,8 @@ KdaOutcome<R> kda_start(const Context& context, const KdaProblem& p) {
 
 // Feeds rows [begin, begin + rows) at their own positions; appends to o.out.
 template <class T, class R>
-void kda_feed(const Context& context, const KdaProblem& p, const KdaData<T>& data, int64_t begin, int64_t rows,
-              KdaOutcome<R>& o) {
+void kda_feed(const Context& context, const KdaProblem& p, const KdaData<T>& data, int64_t begin,
+              int64_t rows, KdaOutcome<R>& o) {
   using testing::Rows;
   std::vector<int64_t> pick = testing::iota(rows);
   for (int64_t& i : pick) i += begin;
@@ -94,15 +97,18 @@ void kda_feed(const Context& context, const KdaProblem& p, const KdaData<T>& dat
   Rows<R> out(rows, values, 4);
   const KdaSequence s = {0, rows, begin, o.state.data(), o.open.data()};
   kda(context, q.tensor().reshape({rows, heads, p.shape.key_dim}),
-      k.tensor().reshape({rows, heads, p.shape.key_dim}), v.tensor().reshape({rows, heads, p.shape.value_dim}),
+      k.tensor().reshape({rows, heads, p.shape.key_dim}),
+      v.tensor().reshape({rows, heads, p.shape.value_dim}),
       z.tensor().reshape({rows, heads, p.shape.key_dim}), b.tensor(),
-      testing::view(p.a_log, {static_cast<int64_t>(p.a_log.size())}), testing::view(p.dt_bias, {keys}), p.params,
-      {&s, 1}, out.tensor().reshape({rows, heads, p.shape.value_dim}));
+      testing::view(p.a_log, {static_cast<int64_t>(p.a_log.size())}),
+      testing::view(p.dt_bias, {keys}), p.params, {&s, 1},
+      out.tensor().reshape({rows, heads, p.shape.value_dim}));
   const std::vector<R> dense = out.dense();
   o.out.insert(o.out.end(), dense.begin(), dense.end());
 }
 
-inline KdaOutcome<float> kda_run(const Context& context, const KdaProblem& p, const std::vector<int64_t>& calls) {
+inline KdaOutcome<float> kda_run(const Context& context, const KdaProblem& p,
+                                 const std::vector<int64_t>& calls) {
   KdaOutcome<float> o = kda_start<float>(context, p);
   int64_t begin = 0;
   for (const int64_t rows : calls) {
@@ -112,7 +118,8 @@ inline KdaOutcome<float> kda_run(const Context& context, const KdaProblem& p, co
   return o;
 }
 
-inline KdaOutcome<double> kda_run_reference(const KdaProblem& p, const std::vector<int64_t>& calls) {
+inline KdaOutcome<double> kda_run_reference(const KdaProblem& p,
+                                            const std::vector<int64_t>& calls) {
   KdaOutcome<double> o = kda_start<double>(testing::reference(), p);
   int64_t begin = 0;
   for (const int64_t rows : calls) {

@@ -21,9 +21,13 @@ Row open_row(const KdaParams& p, void* open, int64_t head, int64_t index) {
   return {base, base + p.key_dim, base + 2 * p.key_dim, base + 2 * p.key_dim + p.value_dim};
 }
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
 
-double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+double softplus(double x) {
+  return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
+}
 
 void normalise(const double* x, int64_t n, double scale, double* out) {
   double square = 0;
@@ -36,7 +40,8 @@ void fill_row(const KdaInputs& in, const KdaParams& p, int64_t t, int64_t head, 
   normalise(in.k.row<double>(t) + head * width, width, 1.0, row.k);
   const double rate = std::exp(static_cast<double>(in.a_log.as<float>()[head]));
   for (int64_t i = 0; i < width; ++i) {
-    const double x = in.z.row<double>(t)[head * width + i] + in.dt_bias.as<float>()[head * width + i];
+    const double x =
+        in.z.row<double>(t)[head * width + i] + in.dt_bias.as<float>()[head * width + i];
     const double g = p.lower_bound ? *p.lower_bound * sigmoid(rate * x) : -rate * softplus(x);
     row.alpha[i] = std::exp(g);
   }
@@ -54,11 +59,13 @@ void step(const KdaParams& p, const Row& row, std::vector<double>& state) {
       found += s * row.k[i];
     }
     const double u = *row.beta * (row.v[j] - found);
-    for (int64_t i = 0; i < p.key_dim; ++i) state[static_cast<size_t>(i * p.value_dim + j)] += row.k[i] * u;
+    for (int64_t i = 0; i < p.key_dim; ++i)
+      state[static_cast<size_t>(i * p.value_dim + j)] += row.k[i] * u;
   }
 }
 
-void run_head(const KdaInputs& in, const KdaParams& p, const KdaSequence& s, int64_t head, const Tensor& out) {
+void run_head(const KdaInputs& in, const KdaParams& p, const KdaSequence& s, int64_t head,
+              const Tensor& out) {
   double* stored = static_cast<double*>(s.state) + head * p.key_dim * p.value_dim;
   std::vector<double> state(stored, stored + p.key_dim * p.value_dim);
   std::vector<double> q(static_cast<size_t>(p.key_dim));
@@ -69,8 +76,8 @@ void run_head(const KdaInputs& in, const KdaParams& p, const KdaSequence& s, int
     const Row row = open_row(p, s.open, head, index);
     fill_row(in, p, t, head, row);
     step(p, row, state);
-    normalise(in.q.row<double>(t) + head * p.key_dim, p.key_dim, 1 / std::sqrt(static_cast<double>(p.key_dim)),
-              q.data());
+    normalise(in.q.row<double>(t) + head * p.key_dim, p.key_dim,
+              1 / std::sqrt(static_cast<double>(p.key_dim)), q.data());
     for (int64_t j = 0; j < p.value_dim; ++j) {
       double o = 0;
       for (int64_t c = 0; c < p.key_dim; ++c) {
@@ -85,10 +92,12 @@ void run_head(const KdaInputs& in, const KdaParams& p, const KdaSequence& s, int
 }  // namespace
 
 int64_t kda_open_bytes(const KdaParams& p) {
-  return p.heads * kKdaChunk * (2 * p.key_dim + p.value_dim + 1) * static_cast<int64_t>(sizeof(double));
+  return p.heads * kKdaChunk * (2 * p.key_dim + p.value_dim + 1) *
+         static_cast<int64_t>(sizeof(double));
 }
 
-void kda(const KdaInputs& in, const KdaParams& params, std::span<const KdaSequence> sequences, const Tensor& out) {
+void kda(const KdaInputs& in, const KdaParams& params, std::span<const KdaSequence> sequences,
+         const Tensor& out) {
   for (const KdaSequence& s : sequences) {
     for (int64_t head = 0; head < params.heads; ++head) run_head(in, params, s, head, out);
   }

@@ -9,7 +9,8 @@ using namespace simd;
 
 constexpr int64_t kChunk = 16;
 constexpr bool kWide = Isa::PERIGEE_ISA == Isa::kAvx512;
-// Rows of factors that share a load of S: 8 accumulators of 16 lanes need half of the AVX-512 registers, 4 half of AVX2's.
+// Rows of factors that share a load of S: 8 accumulators of 16 lanes need half of the AVX-512
+// registers, 4 half of AVX2's.
 constexpr int kTileRows = kWide ? 8 : 4;
 
 // Scalars of the new rows of a chunk.
@@ -59,7 +60,8 @@ void restore(const KdaHead& h, int64_t first) {
   }
 }
 
-// Normalised k, alpha and the factors of one new row. The normalised q stays in its factors' place until `correlate`.
+// Normalised k, alpha and the factors of one new row. The normalised q stays in its factors' place
+// until `correlate`.
 void prepare_row(const KdaHead& h, Chunk& chunk, int64_t i, f32x16 rate) {
   const int64_t row = chunk.row + i;
   const int64_t r = chunk.first + i;
@@ -114,10 +116,11 @@ void correlate(const KdaHead& h, Chunk& chunk, int64_t i) {
   chunk.m[r][r] = hsum(m);
 }
 
-// out[row] = sum_i factors[row][i] s[i] for R rows and B blocks of 16 columns: ascending FMA chains from zero.
+// out[row] = sum_i factors[row][i] s[i] for R rows and B blocks of 16 columns: ascending FMA chains
+// from zero.
 template <int R, int B>
-PERIGEE_INLINE void state_tile(const float* factors, int64_t factor_stride, const float* s, int64_t s_stride, int64_t n,
-                               float* out, int64_t out_stride) {
+PERIGEE_INLINE void state_tile(const float* factors, int64_t factor_stride, const float* s,
+                               int64_t s_stride, int64_t n, float* out, int64_t out_stride) {
   f32x16 sum[R][B];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -142,14 +145,17 @@ PERIGEE_INLINE void state_tile(const float* factors, int64_t factor_stride, cons
   }
 }
 
-// products = factors times S. One new row reads S in place; more copy a block of columns that stays in the first cache.
+// products = factors times S. One new row reads S in place; more copy a block of columns that stays
+// in the first cache.
 void multiply_state(const KdaHead& h, const Chunk& chunk) {
-  constexpr int kBlocks = kWide ? 4 : 2;  // columns of one new row: enough chains to hide an FMA's latency
+  constexpr int kBlocks =
+      kWide ? 4 : 2;  // columns of one new row: enough chains to hide an FMA's latency
   const int64_t rows = 2 * chunk.count;
   int64_t v = 0;
   if (chunk.count == 1) {
     for (; v + 16 * kBlocks <= h.value_dim; v += 16 * kBlocks) {
-      state_tile<2, kBlocks>(h.factors, h.key_pad, h.state + v, h.value_dim, h.key_dim, h.products + v, h.value_pad);
+      state_tile<2, kBlocks>(h.factors, h.key_pad, h.state + v, h.value_dim, h.key_dim,
+                             h.products + v, h.value_pad);
     }
   }
   for (; v < h.value_dim; v += 16) {

@@ -1,5 +1,5 @@
-// What    One head of one sequence on raw pointers: chunks of 16 rows, one specialisation per instruction set with equal
-//         bits.
+// What    One head of one sequence on raw pointers: chunks of 16 rows, one specialisation per
+//         instruction set with equal bits.
 // Owner   ops/kda.
 // Threads Pure apart from the head's own state, open rows, output and work space.
 // Errors  None.
@@ -12,8 +12,8 @@
 
 namespace perigee::ops {
 
-// Pointers stand at the head's values of the sequence's first row; strides are in elements. `pad` widths are rounded up
-// to 16 and the lanes beyond the width are zero.
+// Pointers stand at the head's values of the sequence's first row; strides are in elements. `pad`
+// widths are rounded up to 16 and the lanes beyond the width are zero.
 struct KdaHead {
   const bf16* q;
   const bf16* k;

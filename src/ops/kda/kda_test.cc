@@ -9,26 +9,31 @@ namespace perigee::ops {
 namespace {
 
 TEST(KdaReference, HandNumbers) {
-  // One head, K = 2, V = 1, softplus decay with rate 1. Keys and queries of length 3 make the 1e-6 visible.
+  // One head, K = 2, V = 1, softplus decay with rate 1. Keys and queries of length 3 make the 1e-6
+  // visible.
   const double n = 3 / std::sqrt(9 + 1e-6);
   const double half_root = 1 / std::sqrt(2.0);
   const std::vector<double> q = {3, 0, 0, 3};
   const std::vector<double> k = {3, 0, 0, 3};
   const std::vector<double> v = {2, 5};
   const double ln3 = std::log(3.0);
-  const std::vector<double> z = {0, 0, std::log(2.0), ln3};  // alpha = 1 / (1 + e^z) = 1/2, 1/2; 1/3, 1/4
-  const std::vector<double> b = {0, ln3};                    // beta = 1/2, 3/4
+  const std::vector<double> z = {0, 0, std::log(2.0),
+                                 ln3};     // alpha = 1 / (1 + e^z) = 1/2, 1/2; 1/3, 1/4
+  const std::vector<double> b = {0, ln3};  // beta = 1/2, 3/4
   const std::vector<float> a_log = {0};
   const std::vector<float> dt_bias = {0, 0};
   std::vector<double> state = {4, 8};
   const KdaParams params = {1, 2, 1, std::nullopt};
-  std::vector<std::byte> open(static_cast<size_t>(kda_open_bytes(tensor::Device::kReference, params)));
+  std::vector<std::byte> open(
+      static_cast<size_t>(kda_open_bytes(tensor::Device::kReference, params)));
   std::vector<double> out(2);
   const KdaSequence s = {0, 2, 0, state.data(), open.data()};
-  kda(testing::reference(), testing::view(q, {2, 1, 2}), testing::view(k, {2, 1, 2}), testing::view(v, {2, 1, 1}),
-      testing::view(z, {2, 1, 2}), testing::view(b, {2, 1}), testing::view(a_log, {1}), testing::view(dt_bias, {2}),
-      params, {&s, 1}, testing::view(out, {2, 1, 1}));
-  const double s0 = 2 + 0.5 * n * (2 - 2 * n);  // decayed to (2, 4), then the delta along the first axis
+  kda(testing::reference(), testing::view(q, {2, 1, 2}), testing::view(k, {2, 1, 2}),
+      testing::view(v, {2, 1, 1}), testing::view(z, {2, 1, 2}), testing::view(b, {2, 1}),
+      testing::view(a_log, {1}), testing::view(dt_bias, {2}), params, {&s, 1},
+      testing::view(out, {2, 1, 1}));
+  const double s0 =
+      2 + 0.5 * n * (2 - 2 * n);  // decayed to (2, 4), then the delta along the first axis
   EXPECT_NEAR(out[0], s0 * n * half_root, 1e-14);
   const double s1 = 1 + 0.75 * n * (5 - 1 * n);  // (s0 / 3, 4 / 4), then the delta along the second
   EXPECT_NEAR(out[1], s1 * n * half_root, 1e-14);
@@ -44,12 +49,14 @@ TEST(KdaReference, BoundedDecay) {
   const std::vector<float> dt_bias = {0.125f};
   std::vector<double> state = {3};
   const KdaParams params = {1, 1, 1, -5.0};
-  std::vector<std::byte> open(static_cast<size_t>(kda_open_bytes(tensor::Device::kReference, params)));
+  std::vector<std::byte> open(
+      static_cast<size_t>(kda_open_bytes(tensor::Device::kReference, params)));
   std::vector<double> out(1);
   const KdaSequence s = {0, 1, 0, state.data(), open.data()};
-  kda(testing::reference(), testing::view(q, {1, 1, 1}), testing::view(q, {1, 1, 1}), testing::view(q, {1, 1, 1}),
-      testing::view(z, {1, 1, 1}), testing::view(b, {1, 1}), testing::view(a_log, {1}), testing::view(dt_bias, {1}),
-      params, {&s, 1}, testing::view(out, {1, 1, 1}));
+  kda(testing::reference(), testing::view(q, {1, 1, 1}), testing::view(q, {1, 1, 1}),
+      testing::view(q, {1, 1, 1}), testing::view(z, {1, 1, 1}), testing::view(b, {1, 1}),
+      testing::view(a_log, {1}), testing::view(dt_bias, {1}), params, {&s, 1},
+      testing::view(out, {1, 1, 1}));
   const double alpha = std::exp(-5 / (1 + std::exp(-std::exp(0.25) * 0.625)));
   EXPECT_NEAR(out[0], 3 * alpha / std::sqrt(1 + 1e-6), 1e-14);
 }
@@ -58,7 +65,8 @@ TEST(Kda, EveryCutGivesTheSameBits) {
   const int64_t rows = 67;
   for (const KdaCase& shape : kKdaCases) {
     for (const KdaDecay decay : {KdaDecay::kDrawn, KdaDecay::kUnbounded}) {
-      if (shape.key_dim > 64 && decay == KdaDecay::kUnbounded) continue;  // plain code is slow, and small ones do
+      if (shape.key_dim > 64 && decay == KdaDecay::kUnbounded)
+        continue;  // plain code is slow, and small ones do
       const KdaProblem p = make_kda_problem(shape, decay, rows, 100);
       const KdaOutcome<float> whole = kda_run(testing::cpu(Isa::kGeneric), p, {rows});
       for (const Isa isa : testing::isas()) {
@@ -93,7 +101,8 @@ TEST(Kda, RandomCutsGiveTheSameBits) {
   EXPECT_TRUE(holds);
 }
 
-// Rows dropped after a call, as after rejected drafts: the same bits as if they had never been there.
+// Rows dropped after a call, as after rejected drafts: the same bits as if they had never been
+// there.
 TEST(Kda, DroppedRowsLeaveNoTrace) {
   for (const KdaCase& shape : {KdaCase{2, 20, 24}, KdaCase{1, 128, 128}}) {
     const KdaProblem p = make_kda_problem(shape, KdaDecay::kDrawn, 40, 200);
@@ -121,22 +130,26 @@ TEST(Kda, DroppedRowsLeaveNoTrace) {
   }
 }
 
-// One call with several sequences at different positions, in different orders and places, some without rows.
+// One call with several sequences at different positions, in different orders and places, some
+// without rows.
 TEST(Kda, SequencesAreIndependent) {
   const KdaCase shape = {3, 20, 24};
   const int64_t heads = shape.heads;
-  const std::vector<int64_t> before = {0, 5, 16, 31, 0, 47, 12};  // rows each sequence has already had
+  const std::vector<int64_t> before = {0, 5,  16, 31,
+                                       0, 47, 12};  // rows each sequence has already had
   const std::vector<int64_t> fresh = {20, 1, 1, 1, 0, 33, 7};
   std::vector<KdaProblem> problems;
   std::vector<KdaOutcome<float>> starts;
   std::vector<KdaOutcome<float>> wants;
   for (size_t i = 0; i < before.size(); ++i) {
     problems.push_back(make_kda_problem(shape, KdaDecay::kDrawn, before[i] + fresh[i], 400));
-    problems.back().half = make_kda_problem(shape, KdaDecay::kDrawn, before[i] + fresh[i], 500 + i * 10).half;
+    problems.back().half =
+        make_kda_problem(shape, KdaDecay::kDrawn, before[i] + fresh[i], 500 + i * 10).half;
     starts.push_back(kda_run(testing::cpu(), problems.back(), {before[i]}));
     starts.back().out.clear();
     wants.push_back(starts.back());
-    kda_feed(testing::cpu(), problems.back(), problems.back().half, before[i], fresh[i], wants.back());
+    kda_feed(testing::cpu(), problems.back(), problems.back().half, before[i], fresh[i],
+             wants.back());
   }
   for (int64_t round = 0; round < 6; ++round) {
     std::vector<size_t> order;
@@ -145,7 +158,8 @@ TEST(Kda, SequencesAreIndependent) {
     }
     KdaData<bf16> all;
     int64_t row = round;  // leading rows of nobody
-    const auto append = [](std::vector<bf16>& to, const std::vector<bf16>& from, int64_t size, int64_t begin) {
+    const auto append = [](std::vector<bf16>& to, const std::vector<bf16>& from, int64_t size,
+                           int64_t begin) {
       to.insert(to.end(), from.begin() + begin * size, from.end());
     };
     const int64_t keys = heads * shape.key_dim;
@@ -168,8 +182,10 @@ TEST(Kda, SequencesAreIndependent) {
     std::vector<float> out(static_cast<size_t>(row * values), 7.0f);
     const KdaProblem& p = problems[0];
     const Isa isa = testing::isas()[static_cast<size_t>(round) % testing::isas().size()];
-    kda(testing::cpu(isa, 1 + static_cast<int>(round % 3)), testing::view(all.q, {row, heads, shape.key_dim}),
-        testing::view(all.k, {row, heads, shape.key_dim}), testing::view(all.v, {row, heads, shape.value_dim}),
+    kda(testing::cpu(isa, 1 + static_cast<int>(round % 3)),
+        testing::view(all.q, {row, heads, shape.key_dim}),
+        testing::view(all.k, {row, heads, shape.key_dim}),
+        testing::view(all.v, {row, heads, shape.value_dim}),
         testing::view(all.z, {row, heads, shape.key_dim}), testing::view(all.b, {row, heads}),
         testing::view(p.a_log, {heads + 2}), testing::view(p.dt_bias, {keys}), p.params, sequences,
         testing::view(out, {row, heads, shape.value_dim}));
@@ -185,11 +201,13 @@ TEST(Kda, SequencesAreIndependent) {
 
 TEST(Kda, AbortsOnForeignShapes) {
   KdaProblem p = make_kda_problem({2, 4, 4}, KdaDecay::kDrawn, 3, 1);
-  EXPECT_DEATH(kda_run(testing::cpu(), [&] {
-                 KdaProblem bad = p;
-                 bad.a_log.resize(1);
-                 return bad;
-               }(), {3}),
+  EXPECT_DEATH(kda_run(testing::cpu(),
+                       [&] {
+                         KdaProblem bad = p;
+                         bad.a_log.resize(1);
+                         return bad;
+                       }(),
+                       {3}),
                "CHECK failed");
   p.params.lower_bound = 1.0;
   EXPECT_DEATH(kda_run(testing::cpu(), p, {3}), "CHECK failed");

@@ -9,7 +9,8 @@ using tensor::expect;
 
 }  // namespace
 
-void rms_norm(const Context& context, const Tensor& x, const Tensor& weight, double eps, const Tensor& out) {
+void rms_norm(const Context& context, const Tensor& x, const Tensor& weight, double eps,
+              const Tensor& out) {
   const DType act = activation_dtype(context.device);
   expect(x, "x", act, {-1, -1});
   expect(out, "out", act, {x.dims[0], x.dims[1]});
@@ -17,15 +18,18 @@ void rms_norm(const Context& context, const Tensor& x, const Tensor& weight, dou
   CHECK_GE(x.dims[1], 1);
   CHECK_GE(eps, 0.0);
   switch (context.device) {
-    case Device::kReference: return ref::rms_norm(x, weight, eps, out);
-    case Device::kCpu: return cpu::rms_norm(context, x, weight, eps, out);
-    case Device::kCuda: break;
+    case Device::kReference:
+      return ref::rms_norm(x, weight, eps, out);
+    case Device::kCpu:
+      return cpu::rms_norm(context, x, weight, eps, out);
+    case Device::kCuda:
+      break;
   }
   CHECK(false);
 }
 
-void layer_norm(const Context& context, const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                const Tensor& out) {
+void layer_norm(const Context& context, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                double eps, const Tensor& out) {
   const DType act = activation_dtype(context.device);
   expect(x, "x", act, {-1, -1});
   expect(out, "out", act, {x.dims[0], x.dims[1]});
@@ -34,15 +38,18 @@ void layer_norm(const Context& context, const Tensor& x, const Tensor& weight, c
   CHECK_GE(x.dims[1], 1);
   CHECK_GE(eps, 0.0);
   switch (context.device) {
-    case Device::kReference: return ref::layer_norm(x, weight, bias, eps, out);
-    case Device::kCpu: return cpu::layer_norm(context, x, weight, bias, eps, out);
-    case Device::kCuda: break;
+    case Device::kReference:
+      return ref::layer_norm(x, weight, bias, eps, out);
+    case Device::kCpu:
+      return cpu::layer_norm(context, x, weight, bias, eps, out);
+    case Device::kCuda:
+      break;
   }
   CHECK(false);
 }
 
-void gated_rms_norm(const Context& context, const Tensor& x, const Tensor& weight, const Tensor& gate, double eps,
-                    const Tensor& out) {
+void gated_rms_norm(const Context& context, const Tensor& x, const Tensor& weight,
+                    const Tensor& gate, double eps, const Tensor& out) {
   const DType act = activation_dtype(context.device);
   expect(x, "x", real_dtype(context.device), {-1, -1, -1});
   expect(weight, "weight", DType::kF32, {x.dims[2]});
@@ -51,9 +58,12 @@ void gated_rms_norm(const Context& context, const Tensor& x, const Tensor& weigh
   CHECK_GE(x.dims[2], 1);
   CHECK_GE(eps, 0.0);
   switch (context.device) {
-    case Device::kReference: return ref::gated_rms_norm(x, weight, gate, eps, out);
-    case Device::kCpu: return cpu::gated_rms_norm(context, x, weight, gate, eps, out);
-    case Device::kCuda: break;
+    case Device::kReference:
+      return ref::gated_rms_norm(x, weight, gate, eps, out);
+    case Device::kCpu:
+      return cpu::gated_rms_norm(context, x, weight, gate, eps, out);
+    case Device::kCuda:
+      break;
   }
   CHECK(false);
 }

@@ -8,7 +8,8 @@
 
 namespace perigee::ops {
 
-// Below, at and beside a vector; a tiny model; the latent and hidden widths of the full models; no multiple of 16.
+// Below, at and beside a vector; a tiny model; the latent and hidden widths of the full models; no
+// multiple of 16.
 constexpr int64_t kNormWidths[] = {1, 15, 16, 17, 100, 512, 1536, 2304, 7168, 7171};
 
 }  // namespace perigee::ops

@@ -6,7 +6,8 @@ namespace perigee::ops::ref {
 namespace {
 
 double weight_at(const Tensor& weight, int64_t i) {
-  return weight.dtype == tensor::DType::kBF16 ? to_float(weight.as<bf16>()[i]) : weight.as<float>()[i];
+  return weight.dtype == tensor::DType::kBF16 ? to_float(weight.as<bf16>()[i])
+                                              : weight.as<float>()[i];
 }
 
 double inverse_rms(const double* x, int64_t n, double eps) {
@@ -26,7 +27,8 @@ void rms_norm(const Tensor& x, const Tensor& weight, double eps, const Tensor& o
   }
 }
 
-void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& out) {
+void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                const Tensor& out) {
   const int64_t n = x.dims[1];
   const auto count = static_cast<double>(n);
   for (int64_t t = 0; t < x.rows(); ++t) {
@@ -43,7 +45,8 @@ void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, doubl
   }
 }
 
-void gated_rms_norm(const Tensor& x, const Tensor& weight, const Tensor& gate, double eps, const Tensor& out) {
+void gated_rms_norm(const Tensor& x, const Tensor& weight, const Tensor& gate, double eps,
+                    const Tensor& out) {
   const int64_t heads = x.dims[1];
   const int64_t width = x.dims[2];
   for (int64_t t = 0; t < x.rows(); ++t) {
@@ -52,7 +55,8 @@ void gated_rms_norm(const Tensor& x, const Tensor& weight, const Tensor& gate, d
       const double* g = gate.row<double>(t) + h * width;
       const double scale = inverse_rms(in, width, eps);
       for (int64_t i = 0; i < width; ++i) {
-        out.row<double>(t)[h * width + i] = in[i] * scale * weight.as<float>()[i] / (1 + std::exp(-g[i]));
+        out.row<double>(t)[h * width + i] =
+            in[i] * scale * weight.as<float>()[i] / (1 + std::exp(-g[i]));
       }
     }
   }

@@ -16,7 +16,8 @@ PERIGEE_INLINE f32x16 inverse_root(f32x16 partial, int64_t n, float eps) {
 }  // namespace
 
 template <>
-void rms_norm_row<Isa::PERIGEE_ISA>(const bf16* x, NormWeight weight, float eps, int64_t n, bf16* out) {
+void rms_norm_row<Isa::PERIGEE_ISA>(const bf16* x, NormWeight weight, float eps, int64_t n,
+                                    bf16* out) {
   f32x16 sum = zero();
   for (int64_t i = 0; i < n; i += 16) {
     const f32x16 v = load_bf16_part(x + i, n - i);
@@ -32,8 +33,8 @@ void rms_norm_row<Isa::PERIGEE_ISA>(const bf16* x, NormWeight weight, float eps,
 }
 
 template <>
-void layer_norm_row<Isa::PERIGEE_ISA>(const bf16* x, const float* weight, const float* bias, float eps, int64_t n,
-                                      bf16* out) {
+void layer_norm_row<Isa::PERIGEE_ISA>(const bf16* x, const float* weight, const float* bias,
+                                      float eps, int64_t n, bf16* out) {
   f32x16 sum = zero();
   for (int64_t i = 0; i < n; i += 16) sum = add(sum, load_bf16_part(x + i, n - i));
   const f32x16 mean = div(set1(hsum(sum)), set1(static_cast<float>(n)));
@@ -56,8 +57,8 @@ void layer_norm_row<Isa::PERIGEE_ISA>(const bf16* x, const float* weight, const 
 }
 
 template <>
-void gated_rms_norm_row<Isa::PERIGEE_ISA>(const float* x, const float* weight, const bf16* gate, float eps, int64_t n,
-                                          bf16* out) {
+void gated_rms_norm_row<Isa::PERIGEE_ISA>(const float* x, const float* weight, const bf16* gate,
+                                          float eps, int64_t n, bf16* out) {
   f32x16 sum = zero();
   for (int64_t i = 0; i < n; i += 16) {
     const f32x16 v = load_part(x + i, n - i);

@@ -48,7 +48,9 @@ TEST(NormReference, HandNumbers) {
 }
 
 // FP32 roundings of the mean of n squares, the root and the products.
-double roundings(int64_t n) { return static_cast<double>(n) / 32 + 8; }
+double roundings(int64_t n) {
+  return static_cast<double>(n) / 32 + 8;
+}
 
 TEST(Norm, RmsNormIsWithinItsBound) {
   for (const int64_t n : kNormWidths) {
@@ -58,7 +60,8 @@ TEST(Norm, RmsNormIsWithinItsBound) {
     std::vector<double> wide = widen(x);
     std::vector<double> want(wide.size());
     for (const Tensor& w : {testing::view(half, {n}), testing::view(full, {n})}) {
-      rms_norm(testing::reference(), testing::view(wide, {3, n}), w, 1e-5, testing::view(want, {3, n}));
+      rms_norm(testing::reference(), testing::view(wide, {3, n}), w, 1e-5,
+               testing::view(want, {3, n}));
       Rows<bf16> in(x, n, testing::iota(3), 5);
       Rows<bf16> out(3, n, 1);
       rms_norm(testing::cpu(), in.tensor(), w, 1e-5, out.tensor());
@@ -85,8 +88,8 @@ TEST(Norm, LayerNormIsWithinItsBound) {
     Rows<bf16> in(x, n, testing::iota(3), 2);
     Rows<bf16> out(3, n, 3);
     layer_norm(testing::cpu(), in.tensor(), w, b, 1e-5, out.tensor());
-    // The mean's error, n/16 + 5 roundings of mean |x|, moves every deviation; the variance changes by it in second
-    // order only, so the rest is relative.
+    // The mean's error, n/16 + 5 roundings of mean |x|, moves every deviation; the variance changes
+    // by it in second order only, so the rest is relative.
     double mean_error[3];
     for (size_t t = 0; t < 3; ++t) {
       double sum = 0;
@@ -121,11 +124,13 @@ TEST(Norm, GatedRmsNormIsWithinItsBound) {
     std::vector<double> want(x.size());
     const Tensor w = testing::view(weight, {v});
     gated_rms_norm(testing::reference(), testing::view(x_wide, {2, heads, v}), w,
-                   testing::view(gate_wide, {2, heads * v}), 1e-5, testing::view(want, {2, heads * v}));
+                   testing::view(gate_wide, {2, heads * v}), 1e-5,
+                   testing::view(want, {2, heads * v}));
     Rows<float> in(x, heads * v, testing::iota(2), 4);
     Rows<bf16> gates(gate, heads * v, testing::iota(2), 1);
     Rows<bf16> out(2, heads * v, 2);
-    gated_rms_norm(testing::cpu(), in.tensor().reshape({2, heads, v}), w, gates.tensor(), 1e-5, out.tensor());
+    gated_rms_norm(testing::cpu(), in.tensor().reshape({2, heads, v}), w, gates.tensor(), 1e-5,
+                   out.tensor());
     testing::expect_within<bf16>(out.dense(), want, [&](size_t i) {
       return std::abs(want[i]) * ((roundings(v) + 8) * kRound32 + kRound16);
     });
@@ -133,7 +138,8 @@ TEST(Norm, GatedRmsNormIsWithinItsBound) {
 }
 
 TEST(Norm, InfinityAndNanStayInTheirRow) {
-  const std::vector<bf16> x = {to_bf16(INFINITY), to_bf16(1), to_bf16(NAN), to_bf16(1), to_bf16(1), to_bf16(1)};
+  const std::vector<bf16> x = {to_bf16(INFINITY), to_bf16(1), to_bf16(NAN),
+                               to_bf16(1),        to_bf16(1), to_bf16(1)};
   const std::vector<float> weight = {1, 1};
   std::vector<double> wide = widen(x);
   std::vector<double> want(6);
@@ -164,13 +170,15 @@ TEST(Norm, RowsAreIndependent) {
         if (kind == 0) rms_norm(context, in.tensor(), w, 1e-6, out.tensor());
         if (kind == 1) layer_norm(context, in.tensor(), w, b, 1e-6, out.tensor());
         if (kind == 2) {
-          gated_rms_norm(context, real.tensor().reshape({count, 1, n}), w, in.tensor(), 1e-6, out.tensor());
+          gated_rms_norm(context, real.tensor().reshape({count, 1, n}), w, in.tensor(), 1e-6,
+                         out.tensor());
         }
         parts.push_back(out.dense());
       }
       std::vector<bf16> all;
       for (int64_t r = 0; r < count; ++r) {
-        for (const auto& p : parts) all.insert(all.end(), p.begin() + r * n, p.begin() + (r + 1) * n);
+        for (const auto& p : parts)
+          all.insert(all.end(), p.begin() + r * n, p.begin() + (r + 1) * n);
       }
       return all;
     };
@@ -182,7 +190,8 @@ TEST(Norm, AbortsOnForeignShapes) {
   std::vector<bf16> x(6);
   std::vector<float> weight(4);
   const Tensor x_view = testing::view(x, {2, 3});
-  EXPECT_DEATH(rms_norm(testing::cpu(), x_view, testing::view(weight, {4}), 0, x_view), "weight is F32");
+  EXPECT_DEATH(rms_norm(testing::cpu(), x_view, testing::view(weight, {4}), 0, x_view),
+               "weight is F32");
 }
 
 }  // namespace
