@@ -1,4 +1,5 @@
-// What    Many dot products at once: M rows against 16 V columns, each an ascending chain of FP32 fused multiply-adds.
+// What    Many dot products at once: M rows against 16 V columns, each an ascending chain of FP32
+//         fused multiply-adds.
 // Owner   num. Included only by files that cmake compiles once per set (PERIGEE_ISA).
 // Threads Pure functions.
 // Errors  None.
@@ -21,8 +22,9 @@ constexpr int kTileVectors = 1;
 constexpr int kTileRows = 1;
 #endif
 
-// out[m][v] lane l = sum over d ascending, from zero, of a[m * a_stride + d] * b[d * b_stride + v * b_vector + l]. A chain
-// depends on its own row and column only, so how rows and columns are grouped never shows in the bits.
+// out[m][v] lane l = sum over d ascending, from zero, of a[m * a_stride + d] * b[d * b_stride + v *
+// b_vector + l]. A chain depends on its own row and column only, so how rows and columns are
+// grouped never shows in the bits.
 template <int M, int V>
 PERIGEE_INLINE void dot_tile(const float* a, int64_t a_stride, const float* b, int64_t b_stride,
                              int64_t b_vector, int64_t depth, f32x16 (&out)[M][V]) {
@@ -50,7 +52,8 @@ PERIGEE_INLINE void dot_tile(const float* a, int64_t a_stride, const float* b, i
   }
 }
 
-// How many of `rows` rows the next register tile takes, so that the tiles of one product are of nearly equal size.
+// How many of `rows` rows the next register tile takes, so that the tiles of one product are of
+// nearly equal size.
 PERIGEE_INLINE int64_t tile_rows(int64_t rows) {
   const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
   return (rows + tiles - 1) / tiles;
@@ -66,7 +69,8 @@ PERIGEE_INLINE void with_tile_rows(int64_t m, F&& f) {
 }
 
 // out[j * out_stride + i] = in[i * in_stride + j] for i in [0, 16), j in [0, 16).
-PERIGEE_INLINE void transpose16(const float* in, int64_t in_stride, float* out, int64_t out_stride) {
+PERIGEE_INLINE void transpose16(const float* in, int64_t in_stride, float* out,
+                                int64_t out_stride) {
 #if defined(__AVX2__)
   for (int block = 0; block < 4; ++block) {
     const float* from = in + block / 2 * 8 * in_stride + block % 2 * 8;

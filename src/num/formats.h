@@ -1,12 +1,16 @@
-// What    Eight- and four-bit floating point codes, one number at a time: e4m3, e2m1 and e8m0, both directions.
+// What    Eight- and four-bit floating point codes, one number at a time: e4m3, e2m1 and e8m0, both
+//         directions.
 // Owner   num.
 // Threads Pure functions.
-// Errors  None. Too large values saturate; NaN survives in e4m3 and e8m0 (e2m1 has no NaN: it becomes 0).
-// Source  OCP Microscaling Formats (MX) 1.0: code points of e4m3, e2m1 and e8m0. Rounding is to nearest, ties to even.
+// Errors  None. Too large values saturate; NaN survives in e4m3 and e8m0 (e2m1 has no NaN: it
+//         becomes 0).
+// Source  OCP Microscaling Formats (MX) 1.0: code points of e4m3, e2m1 and e8m0. Rounding is to
+//         nearest, ties to even.
 //
-// All are constexpr, so device code may call them (nvcc --expt-relaxed-constexpr) and the bits are the host's.
-// Every function is inlined by force: files of several instruction sets include this header, and the linker must not
-// merge their copies. Denormal FP32 input counts as zero, as the CPU device flushes denormals everywhere.
+// All are constexpr, so device code may call them (nvcc --expt-relaxed-constexpr) and the bits are
+// the host's. Every function is inlined by force: files of several instruction sets include this
+// header, and the linker must not merge their copies. Denormal FP32 input counts as zero, as the
+// CPU device flushes denormals everywhere.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +33,8 @@ constexpr float kE2m1Max = 6.0f;
   return (u & 0x7f800000u) == 0 ? float_from_bits(u & 0x80000000u) : x;
 }
 
-// 1 sign, 4 exponent bits of bias 7, 3 mantissa bits; no infinity, 0x7f is NaN, the largest value is 448.
+// 1 sign, 4 exponent bits of bias 7, 3 mantissa bits; no infinity, 0x7f is NaN, the largest value
+// is 448.
 [[gnu::always_inline]] constexpr uint8_t to_e4m3(float x) {
   const uint32_t u = float_bits(x);
   const uint32_t sign = u >> 24 & 0x80u;
@@ -54,7 +59,8 @@ constexpr float kE2m1Max = 6.0f;
   return float_from_bits(sign | ((a << 20) + (120u << 23)));
 }
 
-// 1 sign, 2 exponent bits, 1 mantissa bit: 0, 0.5, 1, 1.5, 2, 3, 4, 6. The result is in the low four bits.
+// 1 sign, 2 exponent bits, 1 mantissa bit: 0, 0.5, 1, 1.5, 2, 3, 4, 6. The result is in the low
+// four bits.
 [[gnu::always_inline]] constexpr uint8_t to_e2m1(float x) {
   const uint32_t u = float_bits(x);
   const float a = float_from_bits(u & 0x7fffffffu);  // NaN compares false: code 0
@@ -78,8 +84,9 @@ constexpr float kE2m1Max = 6.0f;
   return float_from_bits(code == 0 ? 0x00400000u : static_cast<uint32_t>(code) << 23);
 }
 
-// The scale of an MXFP4 group whose largest magnitude is amax: the smallest power of two s with amax <= 6 s, from 2^-126
-// (scales are never denormal) on, found on the bits so that no logarithm is rounded. NaN gives NaN, infinity the largest.
+// The scale of an MXFP4 group whose largest magnitude is amax: the smallest power of two s with
+// amax <= 6 s, from 2^-126 (scales are never denormal) on, found on the bits so that no logarithm
+// is rounded. NaN gives NaN, infinity the largest.
 [[gnu::always_inline]] constexpr uint8_t mxfp4_scale(float amax) {
   const uint32_t a = float_bits(amax) & 0x7fffffffu;
   if (a > 0x7f800000u) return 0xff;

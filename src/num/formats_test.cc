@@ -16,7 +16,8 @@ namespace {
 double e4m3_by_definition(int code) {
   const int exponent = code >> 3 & 15;
   const int fraction = code & 7;
-  const double magnitude = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
   return code & 0x80 ? -magnitude : magnitude;
 }
 
@@ -43,7 +44,8 @@ std::vector<float> probes(const std::vector<double>& values) {
     }
   }
   for (uint64_t i = 0; i < 20000; ++i) {
-    out.push_back(std::ldexp(random_uniform(1, i) - 0.5f, static_cast<int>(random_bits(2, i) % 24) - 12));
+    out.push_back(
+        std::ldexp(random_uniform(1, i) - 0.5f, static_cast<int>(random_bits(2, i) % 24) - 12));
   }
   const size_t n = out.size();
   for (size_t i = 0; i < n; ++i) out.push_back(-out[i]);
@@ -80,11 +82,11 @@ TEST(E4m3, HandNumbers) {
   EXPECT_EQ(to_e4m3(-INFINITY), 0xfe);
   EXPECT_EQ(to_e4m3(NAN) & 0x7f, 0x7f);
   EXPECT_EQ(to_e4m3(0x1p-9f), 0x01);
-  EXPECT_EQ(to_e4m3(0x1p-10f), 0x00);        // a tie between 0 and the smallest value: even
+  EXPECT_EQ(to_e4m3(0x1p-10f), 0x00);  // a tie between 0 and the smallest value: even
   EXPECT_EQ(to_e4m3(0x1.000002p-10f), 0x01);
   EXPECT_EQ(to_e4m3(-0.0f), 0x80);
-  EXPECT_EQ(to_e4m3(1.0625f), 0x38);         // tie, even below
-  EXPECT_EQ(to_e4m3(1.1875f), 0x3a);         // tie, even above
+  EXPECT_EQ(to_e4m3(1.0625f), 0x38);  // tie, even below
+  EXPECT_EQ(to_e4m3(1.1875f), 0x3a);  // tie, even above
 }
 
 TEST(E2m1, EveryCodeAndEveryTie) {
@@ -123,7 +125,8 @@ TEST(Mxfp4Scale, IsTheSmallestPowerOfTwoThatFits) {
   EXPECT_EQ(mxfp4_scale(INFINITY), 253);
   EXPECT_EQ(mxfp4_scale(NAN), 255);
   for (uint64_t i = 0; i < 20000; ++i) {
-    const float x = std::ldexp(random_uniform(3, i) + 0.5f, static_cast<int>(random_bits(4, i) % 240) - 115);
+    const float x =
+        std::ldexp(random_uniform(3, i) + 0.5f, static_cast<int>(random_bits(4, i) % 240) - 115);
     const double s = std::ldexp(1.0, mxfp4_scale(x) - 127);
     ASSERT_LE(x, 6 * s) << x;
     ASSERT_GT(x, 3 * s) << x;

@@ -1,9 +1,11 @@
-// What    Writes and reads one cache record in plain C++: what the vector code of ops/page_io, ops/mla and
-//         ops/index_score must agree with, bit for bit, and what the reference device uses.
+// What    Writes and reads one cache record in plain C++: what the vector code of ops/page_io,
+//         ops/mla and ops/index_score must agree with, bit for bit, and what the reference device
+//         uses.
 // Owner   num. Not for files that are compiled per instruction set (num/record_simd.h is).
 // Threads Pure functions.
-// Errors  None. Formats must be able to hold the width (latent_bytes, key_bytes above 0). In a scaled group a NaN makes
-//         the whole group NaN; an infinity saturates or, in kFp8 keys, makes the record NaN.
+// Errors  None. Formats must be able to hold the width (latent_bytes, key_bytes above 0). In a
+//         scaled group a NaN makes the whole group NaN; an infinity saturates or, in kFp8 keys,
+//         makes the record NaN.
 // Source  num/records.h.
 #pragma once
 
@@ -76,7 +78,8 @@ inline void encode_nvfp4(const float* x, int64_t n, uint8_t* codes, uint8_t* sca
 inline void encode_latent(LatentFormat format, const float* latent, int64_t c, const float* rope,
                           int64_t r, uint8_t* out) {
   switch (format) {
-    case LatentFormat::kF64: break;  // doubles are copied by the reference device itself
+    case LatentFormat::kF64:
+      break;  // doubles are copied by the reference device itself
     case LatentFormat::kBf16:
       encode_bf16(latent, c, out);
       encode_bf16(rope, r, out + 2 * c);
@@ -95,8 +98,11 @@ inline void encode_latent(LatentFormat format, const float* latent, int64_t c, c
 // C + r values from one record.
 inline void decode_latent(LatentFormat format, const uint8_t* in, int64_t c, int64_t r, float* x) {
   switch (format) {
-    case LatentFormat::kF64: break;
-    case LatentFormat::kBf16: decode_bf16(in, c + r, x); break;
+    case LatentFormat::kF64:
+      break;
+    case LatentFormat::kBf16:
+      decode_bf16(in, c + r, x);
+      break;
     case LatentFormat::kFp8:
       for (int64_t i = 0; i < c + r; ++i) x[i] = from_e4m3(in[i]);
       break;
@@ -110,10 +116,14 @@ inline void decode_latent(LatentFormat format, const uint8_t* in, int64_t c, int
 }
 
 // Values and scales of one key; they lie apart inside the page.
-inline void encode_key(KeyFormat format, const float* x, int64_t j, uint8_t* values, uint8_t* scales) {
+inline void encode_key(KeyFormat format, const float* x, int64_t j, uint8_t* values,
+                       uint8_t* scales) {
   switch (format) {
-    case KeyFormat::kF64: break;
-    case KeyFormat::kBf16: encode_bf16(x, j, values); break;
+    case KeyFormat::kF64:
+      break;
+    case KeyFormat::kBf16:
+      encode_bf16(x, j, values);
+      break;
     case KeyFormat::kFp8:
       for (int64_t g = 0; g < j; g += kFp8KeyGroup) {
         const int64_t n = std::min(kFp8KeyGroup, j - g);
@@ -135,12 +145,15 @@ inline void encode_key(KeyFormat format, const float* x, int64_t j, uint8_t* val
   }
 }
 
-// What a reader sees of one key: value times scale (rounded to FP32 once for kFp8, exact otherwise).
+// What a reader sees of one key: value times scale (rounded to FP32 once for kFp8, else exact).
 inline void decode_key(KeyFormat format, const uint8_t* values, const uint8_t* scales, int64_t j,
                        float* x) {
   switch (format) {
-    case KeyFormat::kF64: break;
-    case KeyFormat::kBf16: decode_bf16(values, j, x); break;
+    case KeyFormat::kF64:
+      break;
+    case KeyFormat::kBf16:
+      decode_bf16(values, j, x);
+      break;
     case KeyFormat::kFp8:
       for (int64_t i = 0; i < j; ++i) {
         float scale;
@@ -150,7 +163,8 @@ inline void decode_key(KeyFormat format, const uint8_t* values, const uint8_t* s
       break;
     case KeyFormat::kMxfp4:
       for (int64_t i = 0; i < j; ++i) {
-        x[i] = flush_denormal(from_e2m1(get_nibble(values, i)) * from_e8m0(scales[i / kMxfp4Group]));
+        x[i] =
+            flush_denormal(from_e2m1(get_nibble(values, i)) * from_e8m0(scales[i / kMxfp4Group]));
       }
       break;
   }

@@ -1,4 +1,5 @@
-// What    The record codec on sixteen lanes: the bits of num/record_codec.h, for the vector files of operations.
+// What    The record codec on sixteen lanes: the bits of num/record_codec.h, for the vector files
+//         of operations.
 // Owner   num. Included only by files that cmake compiles once per set (PERIGEE_ISA).
 // Threads Pure functions.
 // Errors  None.
@@ -81,7 +82,8 @@ PERIGEE_INLINE void store_nibbles(uint8_t* p, i32x16 code) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(pairs, pairs));
 }
 
-// An e4m3 code is a half-precision number of the same fields, 2^8 too small; denormals convert exactly.
+// An e4m3 code is a half-precision number of the same fields, 2^8 too small; denormals convert
+// exactly.
 PERIGEE_INLINE f32x16 load_e4m3(const uint8_t* p) {
   const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x80)), 8);
@@ -97,8 +99,8 @@ PERIGEE_INLINE f32x16 load_e4m3(const uint8_t* p) {
 PERIGEE_INLINE f32x16 load_e2m1(const uint8_t* p) {
   const __m128i both = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
   const __m128i mask = _mm_set1_epi8(15);
-  const __m128i code = _mm_unpacklo_epi8(_mm_and_si128(both, mask),
-                                         _mm_and_si128(_mm_srli_epi16(both, 4), mask));
+  const __m128i code =
+      _mm_unpacklo_epi8(_mm_and_si128(both, mask), _mm_and_si128(_mm_srli_epi16(both, 4), mask));
   const __m128i upper = _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41,
                                       -0x41, -0x41, -0x40, -0x40, -0x40, -0x40);
   const __m128i lower = _mm_setr_epi8(0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40, 0, 0, -0x80, -0x40,
@@ -183,7 +185,8 @@ PERIGEE_INLINE void encode_nvfp4(const bf16* x, int64_t n, uint8_t* codes, uint8
 PERIGEE_INLINE void encode_latent(LatentFormat format, const bf16* latent, int64_t c,
                                   const bf16* rope, int64_t r, uint8_t* out) {
   switch (format) {
-    case LatentFormat::kF64: break;
+    case LatentFormat::kF64:
+      break;
     case LatentFormat::kBf16:
       encode_bf16(latent, c, out);
       encode_bf16(rope, r, out + 2 * c);
@@ -202,8 +205,11 @@ PERIGEE_INLINE void encode_latent(LatentFormat format, const bf16* latent, int64
 PERIGEE_INLINE void encode_key(KeyFormat format, const bf16* x, int64_t j, uint8_t* values,
                                uint8_t* scales) {
   switch (format) {
-    case KeyFormat::kF64: break;
-    case KeyFormat::kBf16: encode_bf16(x, j, values); break;
+    case KeyFormat::kF64:
+      break;
+    case KeyFormat::kBf16:
+      encode_bf16(x, j, values);
+      break;
     case KeyFormat::kFp8:
       for (int64_t g = 0; g < j; g += kFp8KeyGroup) {
         const int64_t n = j - g < kFp8KeyGroup ? j - g : kFp8KeyGroup;
@@ -248,9 +254,14 @@ PERIGEE_INLINE void decode_e4m3(const uint8_t* in, int64_t n, float* x) {
 PERIGEE_INLINE void decode_latent(LatentFormat format, const uint8_t* in, int64_t c, int64_t r,
                                   float* x) {
   switch (format) {
-    case LatentFormat::kF64: break;
-    case LatentFormat::kBf16: decode_bf16(in, c + r, x); break;
-    case LatentFormat::kFp8: decode_e4m3(in, c + r, x); break;
+    case LatentFormat::kF64:
+      break;
+    case LatentFormat::kBf16:
+      decode_bf16(in, c + r, x);
+      break;
+    case LatentFormat::kFp8:
+      decode_e4m3(in, c + r, x);
+      break;
     case LatentFormat::kNvfp4:
       for (int64_t g = 0; g < c; g += kNvfp4Group) {
         const float scale = from_e4m3(in[c / 2 + r + g / kNvfp4Group]);
@@ -261,13 +272,16 @@ PERIGEE_INLINE void decode_latent(LatentFormat format, const uint8_t* in, int64_
   }
 }
 
-// J values of one key. The scale of an FP8 key of one group stays out (the score is multiplied by it at the end); keys of
-// several groups take their scales in.
+// J values of one key. The scale of an FP8 key of one group stays out (the score is multiplied by
+// it at the end); keys of several groups take their scales in.
 PERIGEE_INLINE void decode_key(KeyFormat format, const uint8_t* values, const uint8_t* scales,
                                int64_t j, float* x) {
   switch (format) {
-    case KeyFormat::kF64: break;
-    case KeyFormat::kBf16: decode_bf16(values, j, x); break;
+    case KeyFormat::kF64:
+      break;
+    case KeyFormat::kBf16:
+      decode_bf16(values, j, x);
+      break;
     case KeyFormat::kFp8:
       decode_e4m3(values, j, x);
       for (int64_t g = 0; j > kFp8KeyGroup && g < j; g += 16) {

@@ -23,7 +23,8 @@ void index_score(const Context& context, const Tensor& q, const Tensor& gates, K
     case tensor::Device::kCpu:
       CHECK(format != KeyFormat::kF64);
       return cpu::index_score(context, q, gates, format, sequences, scores);
-    case tensor::Device::kCuda: break;
+    case tensor::Device::kCuda:
+      break;
   }
   CHECK(false);
 }

@@ -1,18 +1,23 @@
 // Scores every cached index key of a sequence against each new token's index heads.
 //
-// Math     score[t, s] = s_k(s) * sum_h g[t, h] * relu(q[t, h] . k[s]), g[t, h] = gates[t, h] * I^-1/2 * J^-1/2 * s_q(t, h),
-//          for s = 0 .. position(t) (the token itself included). Queries pass through the key format like keys do: kFp8
-//          takes e4m3 values and leaves the scales s_q, s_k outside the dot (with J > 128, where a vector has several scales,
-//          they are multiplied in first); kMxfp4 takes dequantised values, kBf16 plain ones, both with s_q = s_k = 1.
-// Shapes   q [T, I, J] act, gates [T, I] act, scores [T, S] BF16 (F64 on kReference); sequence rows [row_begin, row_begin +
-//          rows) stand at positions position, position + 1, ...; keys: pages that hold positions 0 .. position + rows - 1.
-//          Only columns 0 .. position(t) of a row are written.
+// Math     score[t, s] = s_k(s) * sum_h g[t, h] * relu(q[t, h] . k[s]), g[t, h] = gates[t, h] *
+//          I^-1/2 * J^-1/2 * s_q(t, h), for s = 0 .. position(t) (the token itself included).
+//          Queries pass through the key format like keys do: kFp8 takes e4m3 values and leaves the
+//          scales s_q, s_k outside the dot (with J > 128, where a vector has several scales, they
+//          are multiplied in first); kMxfp4 takes dequantised values, kBf16 plain ones, both with
+//          s_q = s_k = 1.
+// Shapes   q [T, I, J] act, gates [T, I] act, scores [T, S] BF16 (F64 on kReference); sequence rows
+//          [row_begin, row_begin + rows) stand at positions position, position + 1, ...; keys:
+//          pages that hold positions 0 .. position + rows - 1. Only columns 0 .. position(t) of a
+//          row are written.
 // Limits   S > the last position; kMxfp4 needs J % 32 == 0; kF64 exists on kReference only.
 // Units    Scores are unnormalised.
-// Numerics FP32: each dot one ascending chain of fused multiply-adds over J, heads added in ascending order by fused
-//          multiply-adds, s_k once at the end, one rounding to BF16. The same bits in every instruction set, batch, chunking
-//          and page order. kReference: double, nothing rounded but by the cache format.
-// Cost     2 I J flops and, per block of rows, key_bytes bytes per (token, key); limited by arithmetic (docs/kernels).
+// Numerics FP32: each dot one ascending chain of fused multiply-adds over J, heads added in
+//          ascending order by fused multiply-adds, s_k once at the end, one rounding to BF16. The
+//          same bits in every instruction set, batch, chunking and page order. kReference: double,
+//          nothing rounded but by the cache format.
+// Cost     2 I J flops and, per block of rows, key_bytes bytes per (token, key); limited by
+//          arithmetic (docs/kernels).
 // Errors   Wrong shapes are bugs and abort.
 // Threads  Blocks of rows times ranges of keys.
 // Source   DeepSeek-V3.2 lightning indexer; docs/numerics.md N4.

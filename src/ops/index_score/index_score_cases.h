@@ -40,7 +40,8 @@ struct IndexInputs {
 };
 
 inline IndexInputs index_inputs(const IndexCase& c, uint64_t seed) {
-  return {random_half(seed, c.rows * c.heads * c.width, 1.0), random_half(seed + 1, c.rows * c.heads, 1.0),
+  return {random_half(seed, c.rows * c.heads * c.width, 1.0),
+          random_half(seed + 1, c.rows * c.heads, 1.0),
           random_half(seed + 2, c.tokens * c.width, 1.0)};
 }
 

@@ -10,20 +10,23 @@ namespace perigee::ops::cpu {
 namespace {
 
 constexpr int64_t kPage = tensor::kPageTokens;
-constexpr int64_t kQueryNumbers = 1 << 16;  // decoded queries of a block of rows: 256 KiB, half a second-level cache
-constexpr int64_t kRowsMax = 64;            // more rows no longer make decoding a tile noticeably cheaper
-constexpr int64_t kPagesMax = 16;           // a range of keys: enough to make up for decoding the block's queries
+constexpr int64_t kQueryNumbers =
+    1 << 16;  // decoded queries of a block of rows: 256 KiB, half a second-level cache
+constexpr int64_t kRowsMax = 64;  // more rows no longer make decoding a tile noticeably cheaper
+constexpr int64_t kPagesMax =
+    16;  // a range of keys: enough to make up for decoding the block's queries
 
 // A block of one sequence's rows against a range of its pages.
 struct Item {
   const IndexSequence* sequence;
-  int64_t first;       // row inside the sequence
+  int64_t first;  // row inside the sequence
   int64_t rows;
   int64_t page_begin;
   int64_t page_end;
 };
 
-std::vector<Item> make_items(std::span<const IndexSequence> sequences, int64_t rows_max, int threads) {
+std::vector<Item> make_items(std::span<const IndexSequence> sequences, int64_t rows_max,
+                             int threads) {
   int64_t work = 0;
   for (const IndexSequence& s : sequences) work += (s.position + s.rows + kPage - 1) / kPage;
   // One short sequence still has something for every thread.
@@ -83,11 +86,16 @@ void run_item(const Item& item, const Tensor& q, const Tensor& gates, KeyFormat 
           std::min(kPage, s.position + item.first + i + 1 - begin);
     }
     const uint8_t* bytes = reinterpret_cast<const uint8_t*>(s.keys.page(begin));
-    IndexKernels<isa>::tile(format, bytes, j, scratch.columns.back(), scratch.row_major.data(), tile);
-    const IndexRows rows{scratch.q.data(),     scratch.gates.data(),
-                         item.rows,            heads,
-                         j,                    scratch.columns.data(),
-                         scores.row<bf16>(row_begin) + begin, scores.row_stride};
+    IndexKernels<isa>::tile(format, bytes, j, scratch.columns.back(), scratch.row_major.data(),
+                            tile);
+    const IndexRows rows{scratch.q.data(),
+                         scratch.gates.data(),
+                         item.rows,
+                         heads,
+                         j,
+                         scratch.columns.data(),
+                         scores.row<bf16>(row_begin) + begin,
+                         scores.row_stride};
     IndexKernels<isa>::score(rows, tile);
   }
 }

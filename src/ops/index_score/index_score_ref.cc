@@ -13,7 +13,8 @@ std::vector<double> through_format(KeyFormat format, const double* x, int64_t j)
   if (format == KeyFormat::kF64) return std::vector<double>(x, x + j);
   std::vector<uint8_t> record(static_cast<size_t>(kRecordPage * key_bytes(format, j)));
   const std::vector<float> values(x, x + j);
-  encode_key(format, values.data(), j, record.data(), record.data() + key_scale_offset(format, j, 0));
+  encode_key(format, values.data(), j, record.data(),
+             record.data() + key_scale_offset(format, j, 0));
   const int32_t row = 0;
   const tensor::PageView page{reinterpret_cast<std::byte*>(record.data()), 0, &row,
                               tensor::kPageTokens, key_bytes(format, j)};
@@ -42,7 +43,9 @@ void index_score(const Context&, const Tensor& q, const Tensor& gates, KeyFormat
         double sum = 0;
         for (int64_t h = 0; h < heads; ++h) {
           double dot = 0;
-          for (int64_t d = 0; d < j; ++d) dot += query[static_cast<size_t>(h)][static_cast<size_t>(d)] * key[static_cast<size_t>(d)];
+          for (int64_t d = 0; d < j; ++d)
+            dot +=
+                query[static_cast<size_t>(h)][static_cast<size_t>(d)] * key[static_cast<size_t>(d)];
           sum += gates.row<double>(t)[h] * scale * (dot < 0 ? 0 : dot);
         }
         scores.row<double>(t)[p] = sum;

@@ -41,13 +41,15 @@ std::vector<bf16> run(const Context& context, const IndexCase& c, const IndexInp
   for (int64_t first = 0; first < c.rows; first += layout.chunk) {
     const int64_t n = std::min(layout.chunk, c.rows - first);
     const IndexSequence s{0, n, c.tokens - c.rows + first, pages.view()};
-    index_score(context, q.slice(first, n), gates.slice(first, n), c.format, {&s, 1}, out.slice(first, n));
+    index_score(context, q.slice(first, n), gates.slice(first, n), c.format, {&s, 1},
+                out.slice(first, n));
   }
   std::vector<bf16> dense;
   for (int64_t t = 0; t < c.rows; ++t) {
     dense.insert(dense.end(), scores.begin() + t * stride, scores.begin() + t * stride + c.tokens);
     for (int64_t p = c.tokens - c.rows + t + 1; p < stride; ++p) {
-      EXPECT_EQ(scores[static_cast<size_t>(t * stride + p)].bits, kUntouched) << "row " << t << ", column " << p;
+      EXPECT_EQ(scores[static_cast<size_t>(t * stride + p)].bits, kUntouched)
+          << "row " << t << ", column " << p;
     }
   }
   return dense;
@@ -75,18 +77,20 @@ TEST(IndexScore, ReferenceOnHandNumbers) {
   write_keys(reference(), tensor::view(keys.data(), {3, 2}), c.format, {&write, 1});
   double scores[3];
   const IndexSequence s{0, 1, 2, pages.view()};
-  index_score(reference(), tensor::view(q.data(), {1, 2, 2}), tensor::view(gates.data(), {1, 2}), c.format,
-              {&s, 1}, tensor::view(scores, {1, 3}));
+  index_score(reference(), tensor::view(q.data(), {1, 2, 2}), tensor::view(gates.data(), {1, 2}),
+              c.format, {&s, 1}, tensor::view(scores, {1, 3}));
   EXPECT_EQ(scores[0], 0.5 * 3);       // dots 3 and 0
   EXPECT_EQ(scores[1], 0.5 * 3);       // dots 3 and -3
   EXPECT_EQ(scores[2], 0.5 * -2 * 3);  // dots 0 and 3
 }
 
-// The scale is that of the indexer, I^-1/2 J^-1/2, not the attention's: absolute values are checked, not the order.
+// The scale is that of the indexer, I^-1/2 J^-1/2, not the attention's: absolute values are
+// checked, not the order.
 TEST(IndexScore, AbsoluteValues) {
   const IndexCase c{KeyFormat::kBf16, 32, 128, 1, 1};
   const bf16 one = to_bf16(1.0f);
-  const IndexInputs in{std::vector<bf16>(32 * 128, one), std::vector<bf16>(32, one), std::vector<bf16>(128, one)};
+  const IndexInputs in{std::vector<bf16>(32 * 128, one), std::vector<bf16>(32, one),
+                       std::vector<bf16>(128, one)};
   EXPECT_EQ(to_float(run(testing::cpu(), c, in)[0]), 64.0f);
   IndexCase fp8 = c;
   fp8.format = KeyFormat::kFp8;
@@ -104,18 +108,22 @@ TEST(IndexScore, CpuAgreesWithTheReferenceWithinRounding) {
     const double scale = 1 / std::sqrt(static_cast<double>(c.heads * c.width));
     for (int64_t t = 0; t < c.rows; ++t) {
       for (int64_t p = 0; p <= c.tokens - c.rows + t; ++p) {
-        // A format moves a value by at most a third of the largest in its group, which is below 3.5 here.
+        // A format moves a value by at most a third of the largest in its group, which is below 3.5
+        // here.
         double magnitude = 0;
         for (int64_t h = 0; h < c.heads; ++h) {
           double dot = 0;
           for (int64_t d = 0; d < c.width; ++d) {
-            dot += (std::abs(widen(in.q[static_cast<size_t>((t * c.heads + h) * c.width + d)])) + 1.2) *
+            dot += (std::abs(widen(in.q[static_cast<size_t>((t * c.heads + h) * c.width + d)])) +
+                    1.2) *
                    (std::abs(widen(in.keys[static_cast<size_t>(p * c.width + d)])) + 1.2);
           }
-          magnitude += std::abs(widen(in.gates[static_cast<size_t>(t * c.heads + h)])) * scale * dot;
+          magnitude +=
+              std::abs(widen(in.gates[static_cast<size_t>(t * c.heads + h)])) * scale * dot;
         }
         const size_t i = static_cast<size_t>(t * c.tokens + p);
-        const double slack = static_cast<double>(c.width + c.heads + 8) * testing::kRound32 * magnitude;
+        const double slack =
+            static_cast<double>(c.width + c.heads + 8) * testing::kRound32 * magnitude;
         ASSERT_LE(std::abs(widen(got[i]) - want[i]),
                   slack + testing::kRound16 * (std::abs(want[i]) + slack) + testing::kFlushed)
             << "format " << static_cast<int>(c.format) << ", row " << t << ", key " << p;
@@ -135,7 +143,8 @@ TEST(IndexScore, SameBitsOnEveryInstructionSetThreadCountChunkAndPageOrder) {
         ASSERT_TRUE(testing::same_bits(run(context, c, in), want)) << testing::isa_name(isa);
         if (isa == Isa::kGeneric) continue;
         for (const int64_t chunk : {1, 2, 7, 64}) {
-          ASSERT_TRUE(testing::same_bits(run(context, c, in, {chunk, 64, 0}), want)) << "chunk " << chunk;
+          ASSERT_TRUE(testing::same_bits(run(context, c, in, {chunk, 64, 0}), want))
+              << "chunk " << chunk;
         }
         for (const int64_t block_tokens : {64, 128, 1024}) {
           ASSERT_TRUE(testing::same_bits(run(context, c, in, {1 << 30, block_tokens, 99}), want))
@@ -153,7 +162,8 @@ TEST(IndexScore, LongContextInOnePieceEqualsDecode) {
   const std::vector<bf16> want = run(testing::cpu(isas().back(), 1), c, in, {1, 64, 0});
   for (int threads = 1; threads <= 3; ++threads) {
     for (const int64_t chunk : {17, 64, 150}) {
-      ASSERT_TRUE(testing::same_bits(run(testing::cpu(isas().back(), threads), c, in, {chunk, 128, 5}), want));
+      ASSERT_TRUE(testing::same_bits(
+          run(testing::cpu(isas().back(), threads), c, in, {chunk, 128, 5}), want));
     }
   }
 }
@@ -182,12 +192,14 @@ TEST(IndexScore, SequencesOfOneBatchDoNotMix) {
     const std::vector<IndexSequence> sequences = {
         {1, 4, 196, pages_a.view()}, {0, 1, 89, pages_b.view()}, {5, 0, 7, pages_b.view()}};
     index_score(testing::cpu(isas().back(), threads), tensor::view(q.data(), {6, 3, 40}),
-                tensor::view(gates.data(), {6, 3}), a.format, sequences, tensor::view(scores.data(), {6, 200}));
+                tensor::view(gates.data(), {6, 3}), a.format, sequences,
+                tensor::view(scores.data(), {6, 200}));
     EXPECT_EQ(std::memcmp(scores.data(), want_b.data(), 90 * 2), 0);
     for (int64_t t = 0; t < 4; ++t) {
-      EXPECT_EQ(std::memcmp(&scores[static_cast<size_t>((t + 1) * 200)], &want_a[static_cast<size_t>(t * 200)],
-                            static_cast<size_t>(2 * (197 + t))),
-                0);
+      EXPECT_EQ(
+          std::memcmp(&scores[static_cast<size_t>((t + 1) * 200)],
+                      &want_a[static_cast<size_t>(t * 200)], static_cast<size_t>(2 * (197 + t))),
+          0);
     }
     EXPECT_EQ(scores[1000].bits, kUntouched);
   }
@@ -227,7 +239,9 @@ TEST(IndexScore, NeedleHasTheHighestScoreJustAboveTheSelectionLimit) {
     for (bf16& gate : in.gates) gate = to_bf16(1.0f);
     // Every head asks for the same thing, and only one key answers.
     for (int64_t h = 1; h < 4; ++h) std::copy_n(in.q.begin(), 64, in.q.begin() + h * 64);
-    for (int64_t d = 0; d < 64; ++d) in.keys[static_cast<size_t>(777 * 64 + d)] = to_bf16(2 * to_float(in.q[static_cast<size_t>(d)]));
+    for (int64_t d = 0; d < 64; ++d)
+      in.keys[static_cast<size_t>(777 * 64 + d)] =
+          to_bf16(2 * to_float(in.q[static_cast<size_t>(d)]));
     const std::vector<bf16> scores = run(testing::cpu(), c, in);
     for (int64_t p = 0; p < tokens; ++p) {
       if (p == 777) continue;
@@ -240,7 +254,8 @@ TEST(IndexScore, RowIdsBeyondFourGigabytes) {
   const int64_t row_bytes = 64 * 256;
   const int32_t rows[2] = {270000, 1};  // 270,000 * 16,384 bytes = 4.1 GiB
   const size_t size = static_cast<size_t>(row_bytes) * 270001;
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
   const IndexCase c{KeyFormat::kBf16, 2, 128, 80, 1};
   const IndexInputs in = testing::index_inputs(c, 12);

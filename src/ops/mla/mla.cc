@@ -46,7 +46,8 @@ void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t l
     case tensor::Device::kCpu:
       CHECK(format != LatentFormat::kF64);
       return cpu::mla(context, q, format, latent_width, scale, sequences, selection, out, lse);
-    case tensor::Device::kCuda: break;
+    case tensor::Device::kCuda:
+      break;
   }
   CHECK(false);
 }

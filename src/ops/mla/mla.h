@@ -1,23 +1,27 @@
-// Attends absorbed queries over cached latents, of the whole causal context or of selected positions.
+// Attends absorbed queries over cached latents, of the whole causal context or of selected
+// positions.
 //
-// Math     x_i = latent record at the i-th listed position (C + r values); s_i = scale * (q . x_i); p = softmax(s);
-//          out = sum_i p_i x_i[0:C]; lse = log sum_i exp(s_i), natural.
-// Shapes   q [T, H, C + r] act, out [T, H, C] act, lse [T, H] F32 (F64 on kReference); sequence rows [row_begin, row_begin +
-//          rows) stand at positions position, position + 1, ...; selection null: row t sees positions 0 .. position(t);
-//          otherwise its first counts[t] positions, which ascend and do not exceed position(t). Nothing aliases.
+// Math     x_i = latent record at the i-th listed position (C + r values); s_i = scale * (q . x_i);
+//          p = softmax(s); out = sum_i p_i x_i[0:C]; lse = log sum_i exp(s_i), natural.
+// Shapes   q [T, H, C + r] act, out [T, H, C] act, lse [T, H] F32 (F64 on kReference); sequence
+//          rows [row_begin, row_begin + rows) stand at positions position, position + 1, ...;
+//          selection null: row t sees positions 0 .. position(t); otherwise its first counts[t]
+//          positions, which ascend and do not exceed position(t). Nothing aliases.
 // Limits   kNvfp4 needs C % 16 == 0; kF64 exists on kReference only.
 // Units    Base-e logarithms.
-// Numerics FP32. The list is cut into pieces of 64 slots. Per piece: scores by ascending chains of fused multiply-adds over
-//          C + r, times scale; maximum; exponentials; their sum over 16 lanes ascending, then the fixed tree; values by
-//          chains over ascending slots from zero. Pieces are joined in order; one division; out rounded once. Bits depend on
-//          the row's own query and listed records only: a list of every position gives the bits of the dense call. Scores of
-//          -inf weigh nothing; a row without weight (empty list included) gives zeros and lse -inf; NaN and +inf give NaN.
-//          kReference: the same in double.
-// Cost     Per row and slot 2 H (2 C + r) flops; latent_bytes per slot read once per block of rows and heads; limited by
-//          arithmetic from 16 heads on (docs/kernels/mla.md).
+// Numerics FP32. The list is cut into pieces of 64 slots. Per piece: scores by ascending chains of
+//          fused multiply-adds over C + r, times scale; maximum; exponentials; their sum over 16
+//          lanes ascending, then the fixed tree; values by chains over ascending slots from zero.
+//          Pieces are joined in order; one division; out rounded once. Bits depend on the row's own
+//          query and listed records only: a list of every position gives the bits of the dense
+//          call. Scores of -inf weigh nothing; a row without weight (empty list included) gives
+//          zeros and lse -inf; NaN and +inf give NaN. kReference: the same in double.
+// Cost     Per row and slot 2 H (2 C + r) flops; latent_bytes per slot read once per block of rows
+//          and heads; limited by arithmetic from 16 heads on (docs/kernels/mla.md).
 // Errors   Wrong shapes are bugs and abort.
 // Threads  Blocks of rows times blocks of heads.
-// Source   DeepSeek-V2 (absorbed latent attention), DeepSeek-V3.2 (sparse selection); docs/numerics.md N5.
+// Source   DeepSeek-V2 (absorbed latent attention), DeepSeek-V3.2 (sparse selection);
+//          docs/numerics.md N5.
 // Tests    mla_test.cc.
 #pragma once
 

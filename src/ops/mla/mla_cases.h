@@ -22,7 +22,8 @@ struct MlaCase {
 
 inline std::vector<MlaCase> mla_cases() {
   std::vector<MlaCase> out;
-  for (const LatentFormat format : {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kNvfp4}) {
+  for (const LatentFormat format :
+       {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kNvfp4}) {
     out.push_back({format, 4, 32, 8, 150, 5});
     out.push_back({format, 7, 48, 16, 64, 64});
     out.push_back({format, 1, 16, 0, 1, 1});
@@ -39,10 +40,12 @@ struct MlaInputs {
 };
 
 inline MlaInputs mla_inputs(const MlaCase& c, uint64_t seed) {
-  return {random_half(seed, c.rows * c.heads * (c.c + c.r), 1.0), random_half(seed + 1, c.tokens * c.c, 1.0),
-          random_half(seed + 2, c.tokens * c.r, 1.0)};
+  return {random_half(seed, c.rows * c.heads * (c.c + c.r), 1.0),
+          random_half(seed + 1, c.tokens * c.c, 1.0), random_half(seed + 2, c.tokens * c.r, 1.0)};
 }
 
-inline double mla_scale(const MlaCase& c) { return 1 / std::sqrt(static_cast<double>(c.c + c.r)); }
+inline double mla_scale(const MlaCase& c) {
+  return 1 / std::sqrt(static_cast<double>(c.c + c.r));
+}
 
 }  // namespace perigee::ops::testing

@@ -9,12 +9,13 @@
 namespace perigee::ops::cpu {
 namespace {
 
-constexpr int64_t kPairs = 256;  // (row, head) pairs that share a decoded tile: decoding costs a few percent then
+// (Row, head) pairs that share a decoded tile: decoding costs a few percent then.
+constexpr int64_t kPairs = 256;
 constexpr int64_t kRowsMax = 64;
 constexpr int64_t kHeadGroup = 6;  // heads of one register tile (num/dot_tile.h)
 
-// A block of rows of one sequence, and a block of heads. Rows that see their whole context share decoded tiles; a row with
-// a list of its own stands alone.
+// A block of rows of one sequence, and a block of heads. Rows that see their whole context share
+// decoded tiles; a row with a list of its own stands alone.
 struct Item {
   const MlaSequence* sequence;
   int64_t first;  // row inside the sequence
@@ -73,7 +74,9 @@ struct Call {
   const Tensor& lse;
 };
 
-int64_t round16(int64_t n) { return (n + 15) / 16 * 16; }
+int64_t round16(int64_t n) {
+  return (n + 15) / 16 * 16;
+}
 
 // Where the records of slots [begin, begin + n) of the item's list lie.
 void find_records(const Item& item, const Call& call, int64_t begin, int64_t n,
@@ -115,10 +118,14 @@ void run_item(const Item& item, const Call& call, Scratch& scratch) {
 
   const auto heads_of = [&](int64_t i) {
     const int64_t pair = i * item.heads;
-    return MlaHeads{scratch.q.data() + pair * width,      item.heads,
-                    width,                                call.c,
-                    call.scale,                           scratch.max.data() + pair,
-                    scratch.sum.data() + pair,            scratch.acc.data() + pair * acc_stride,
+    return MlaHeads{scratch.q.data() + pair * width,
+                    item.heads,
+                    width,
+                    call.c,
+                    call.scale,
+                    scratch.max.data() + pair,
+                    scratch.sum.data() + pair,
+                    scratch.acc.data() + pair * acc_stride,
                     acc_stride};
   };
   for (int64_t i = 0; i < item.rows; ++i) {

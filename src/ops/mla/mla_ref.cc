@@ -13,8 +13,8 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // One head over n decoded records of `width` values.
-void attend(const double* q, const std::vector<double>& records, int64_t n, int64_t width, int64_t c,
-            double scale, double* out, double* lse) {
+void attend(const double* q, const std::vector<double>& records, int64_t n, int64_t width,
+            int64_t c, double scale, double* out, double* lse) {
   std::vector<double> p(static_cast<size_t>(n));
   double largest = -kInf;
   for (int64_t i = 0; i < n; ++i) {

@@ -37,12 +37,14 @@ struct Weights {
   float piece;  // the same of the piece's values
 };
 
-// Turns scores into exponentials relative to the piece's maximum and joins maximum and sum of one head.
+// Turns scores into exponentials relative to the piece's maximum and joins maximum and sum of one
+// head.
 PERIGEE_INLINE Weights softmax_head(float* p, int64_t n, float* max_of, float* sum_of) {
   f32x16 largest = set1(-INFINITY);
   for (int64_t i = 0; i < n; i += 16) largest = max(load(p + i), largest);
   const float piece_max = hmax(largest);
-  const bool weightless = piece_max == -INFINITY;  // its exponentials are 0, or NaN where a score is
+  const bool weightless =
+      piece_max == -INFINITY;  // its exponentials are 0, or NaN where a score is
   const f32x16 base = set1(weightless ? 0.0f : piece_max);
   f32x16 total = zero();
   for (int64_t i = 0; i < n; i += 16) {

@@ -1,4 +1,5 @@
-// What    The kernels of mla on raw pointers: records to a tile, heads of one row against a tile, the final division.
+// What    The kernels of mla on raw pointers: records to a tile, heads of one row against a tile,
+//         the final division.
 // Owner   ops/mla. Compiled once per instruction set.
 // Threads Pure functions.
 // Errors  None.
@@ -12,23 +13,24 @@
 
 namespace perigee::ops::cpu {
 
-// 64 decoded records, once by rows (for the values) and once by columns (for the scores). width = C + r.
+// 64 decoded records, once by rows (for the values) and once by columns (for the scores). width = C
+// + r.
 struct MlaTile {
-  float* rows;      // [64][row_stride], row_stride = width rounded up to 16
+  float* rows;  // [64][row_stride], row_stride = width rounded up to 16
   int64_t row_stride;
-  float* columns;   // [4][width][16]: four blocks of 16 slots
+  float* columns;  // [4][width][16]: four blocks of 16 slots
 };
 
 // Heads of one query row and what they have gathered so far.
 struct MlaHeads {
-  const float* q;      // [heads][width]
+  const float* q;  // [heads][width]
   int64_t heads;
   int64_t width;
   int64_t c;
   float scale;
-  float* max;          // [heads], -inf at first
-  float* sum;          // [heads], 0 at first
-  float* acc;          // [heads][acc_stride], 0 at first; acc_stride = C rounded up to 16
+  float* max;  // [heads], -inf at first
+  float* sum;  // [heads], 0 at first
+  float* acc;  // [heads][acc_stride], 0 at first; acc_stride = C rounded up to 16
   int64_t acc_stride;
 };
 
@@ -47,7 +49,8 @@ struct MlaKernels {
 template <>
 void MlaKernels<Isa::kGeneric>::queries(const bf16*, int64_t, float*);
 template <>
-void MlaKernels<Isa::kGeneric>::tile(LatentFormat, const uint8_t* const*, int64_t, int64_t, int64_t, const MlaTile&);
+void MlaKernels<Isa::kGeneric>::tile(LatentFormat, const uint8_t* const*, int64_t, int64_t, int64_t,
+                                     const MlaTile&);
 template <>
 void MlaKernels<Isa::kGeneric>::piece(const MlaHeads&, const MlaTile&, int64_t);
 template <>
@@ -55,7 +58,8 @@ void MlaKernels<Isa::kGeneric>::finish(const MlaHeads&, bf16*, float*);
 template <>
 void MlaKernels<Isa::kAvx2>::queries(const bf16*, int64_t, float*);
 template <>
-void MlaKernels<Isa::kAvx2>::tile(LatentFormat, const uint8_t* const*, int64_t, int64_t, int64_t, const MlaTile&);
+void MlaKernels<Isa::kAvx2>::tile(LatentFormat, const uint8_t* const*, int64_t, int64_t, int64_t,
+                                  const MlaTile&);
 template <>
 void MlaKernels<Isa::kAvx2>::piece(const MlaHeads&, const MlaTile&, int64_t);
 template <>
@@ -63,7 +67,8 @@ void MlaKernels<Isa::kAvx2>::finish(const MlaHeads&, bf16*, float*);
 template <>
 void MlaKernels<Isa::kAvx512>::queries(const bf16*, int64_t, float*);
 template <>
-void MlaKernels<Isa::kAvx512>::tile(LatentFormat, const uint8_t* const*, int64_t, int64_t, int64_t, const MlaTile&);
+void MlaKernels<Isa::kAvx512>::tile(LatentFormat, const uint8_t* const*, int64_t, int64_t, int64_t,
+                                    const MlaTile&);
 template <>
 void MlaKernels<Isa::kAvx512>::piece(const MlaHeads&, const MlaTile&, int64_t);
 template <>

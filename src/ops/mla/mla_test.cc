@@ -47,7 +47,8 @@ struct PaddedLists {
 // Lists as the operation takes them; what stands behind a list is garbage that must not be read.
 void pad(const Lists& lists, PaddedLists* out) {
   int64_t width = 1;
-  for (const std::vector<int32_t>& l : lists) width = std::max(width, static_cast<int64_t>(l.size()));
+  for (const std::vector<int32_t>& l : lists)
+    width = std::max(width, static_cast<int64_t>(l.size()));
   const int64_t n = static_cast<int64_t>(lists.size());
   out->positions.assign(static_cast<size_t>(n * width), 1 << 30);
   for (int64_t t = 0; t < n; ++t) {
@@ -55,15 +56,17 @@ void pad(const Lists& lists, PaddedLists* out) {
     std::copy(l.begin(), l.end(), out->positions.begin() + t * width);
     out->counts.push_back(static_cast<int32_t>(l.size()));
   }
-  out->selection = {tensor::view(out->positions.data(), {n, width}), tensor::view(out->counts.data(), {n})};
+  out->selection = {tensor::view(out->positions.data(), {n, width}),
+                    tensor::view(out->counts.data(), {n})};
 }
 
 Attended run(const Context& context, const MlaCase& c, const MlaInputs& in, const Lists& lists = {},
              const Layout& layout = {}) {
-  PagedSequence pages(c.tokens, latent_bytes(c.format, c.c, c.r), layout.block_tokens, layout.order);
+  PagedSequence pages(c.tokens, latent_bytes(c.format, c.c, c.r), layout.block_tokens,
+                      layout.order);
   const PageWrite write{0, c.tokens, 0, pages.view()};
-  write_latents(context, testing::view(in.latent, {c.tokens, c.c}), testing::view(in.rope, {c.tokens, c.r}),
-                c.format, {&write, 1});
+  write_latents(context, testing::view(in.latent, {c.tokens, c.c}),
+                testing::view(in.rope, {c.tokens, c.r}), c.format, {&write, 1});
   PaddedLists padded;
   if (!lists.empty()) pad(lists, &padded);
   Attended result{std::vector<bf16>(static_cast<size_t>(c.rows * c.heads * c.c)),
@@ -99,8 +102,9 @@ Exact run_reference(const MlaCase& c, const MlaInputs& in, const Lists& lists = 
   Exact result{std::vector<double>(static_cast<size_t>(c.rows * c.heads * c.c)),
                std::vector<double>(static_cast<size_t>(c.rows * c.heads))};
   const MlaSequence s{0, c.rows, c.tokens - c.rows, pages.view()};
-  mla(reference(), tensor::view(q.data(), {c.rows, c.heads, c.c + c.r}), c.format, c.c, testing::mla_scale(c),
-      {&s, 1}, lists.empty() ? nullptr : &padded.selection, tensor::view(result.out.data(), {c.rows, c.heads, c.c}),
+  mla(reference(), tensor::view(q.data(), {c.rows, c.heads, c.c + c.r}), c.format, c.c,
+      testing::mla_scale(c), {&s, 1}, lists.empty() ? nullptr : &padded.selection,
+      tensor::view(result.out.data(), {c.rows, c.heads, c.c}),
       tensor::view(result.lse.data(), {c.rows, c.heads}));
   return result;
 }
@@ -110,7 +114,8 @@ Lists random_lists(const MlaCase& c, uint64_t seed) {
   Lists lists(static_cast<size_t>(c.rows));
   for (int64_t t = 0; t < c.rows; ++t) {
     for (int32_t p = 0; p <= c.tokens - c.rows + t; ++p) {
-      if (random_bits(seed, static_cast<uint64_t>(t * c.tokens + p)) % 2 == 0) lists[static_cast<size_t>(t)].push_back(p);
+      if (random_bits(seed, static_cast<uint64_t>(t * c.tokens + p)) % 2 == 0)
+        lists[static_cast<size_t>(t)].push_back(p);
     }
   }
   return lists;
@@ -141,8 +146,9 @@ TEST(Mla, ReferenceOnHandNumbers) {
   EXPECT_NEAR(lse, std::log(a + b), 1e-15);
 }
 
-// The error of a score is at most (C + r + 2) roundings of its absolute sum; that of a weight twice the largest of those,
-// plus one rounding per slot and a few per piece; the output rounds once to BF16.
+// The error of a score is at most (C + r + 2) roundings of its absolute sum; that of a weight twice
+// the largest of those, plus one rounding per slot and a few per piece; the output rounds once to
+// BF16.
 void expect_agreement(const MlaCase& c, const MlaInputs& in, const Lists& lists) {
   const Exact want = run_reference(c, in, lists);
   const Attended got = run(testing::cpu(), c, in, lists);
@@ -167,7 +173,9 @@ void expect_agreement(const MlaCase& c, const MlaInputs& in, const Lists& lists)
       ASSERT_EQ(got.lse[i], want.lse[i]);
       continue;
     }
-    ASSERT_LE(std::abs(got.lse[i] - want.lse[i]), weight + 4 * testing::kRound32 * std::abs(want.lse[i])) << i;
+    ASSERT_LE(std::abs(got.lse[i] - want.lse[i]),
+              weight + 4 * testing::kRound32 * std::abs(want.lse[i]))
+        << i;
   }
 }
 
@@ -180,7 +188,8 @@ TEST(Mla, CpuAgreesWithTheReferenceWithinRounding) {
 }
 
 TEST(Mla, TheModelsOwnShape) {
-  for (const LatentFormat format : {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kNvfp4}) {
+  for (const LatentFormat format :
+       {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kNvfp4}) {
     const MlaCase c{format, 96, 512, 64, 600, 1};
     const MlaInputs in = testing::mla_inputs(c, 22);
     if (isas().back() != Isa::kGeneric) expect_agreement(c, in, random_lists(c, 23));
@@ -196,13 +205,15 @@ TEST(Mla, SameBitsOnEveryInstructionSetThreadCountChunkAndPageOrder) {
         for (int threads = 1; threads <= 3; ++threads) {
           if (isa == Isa::kGeneric && threads != 2) continue;  // plain code is slow
           const Context context = testing::cpu(isa, threads);
-          ASSERT_TRUE(run(context, c, in, lists) == want) << testing::isa_name(isa) << ", threads " << threads;
+          ASSERT_TRUE(run(context, c, in, lists) == want)
+              << testing::isa_name(isa) << ", threads " << threads;
           if (isa == Isa::kGeneric) continue;
           for (const int64_t chunk : {1, 2, 7, 64}) {
             ASSERT_TRUE(run(context, c, in, lists, {chunk, 64, 0}) == want) << "chunk " << chunk;
           }
           for (const int64_t block_tokens : {64, 128, 1024}) {
-            ASSERT_TRUE(run(context, c, in, lists, {1 << 30, block_tokens, 99}) == want) << "block " << block_tokens;
+            ASSERT_TRUE(run(context, c, in, lists, {1 << 30, block_tokens, 99}) == want)
+                << "block " << block_tokens;
           }
         }
       }
@@ -224,7 +235,8 @@ TEST(Mla, ListOfEverythingEqualsDense) {
     const Attended mixed = run(testing::cpu(), c, in, lists);
     const size_t row = static_cast<size_t>(c.heads * c.c);
     for (size_t t = 0; t < lists.size(); ++t) {
-      const bool whole = static_cast<int64_t>(lists[t].size()) == c.tokens - c.rows + static_cast<int64_t>(t) + 1;
+      const bool whole =
+          static_cast<int64_t>(lists[t].size()) == c.tokens - c.rows + static_cast<int64_t>(t) + 1;
       const bool same = std::memcmp(&mixed.out[t * row], &dense.out[t * row], row * 2) == 0;
       ASSERT_EQ(same, whole) << t;
     }
@@ -237,7 +249,8 @@ TEST(Mla, PrefillInBlocksEqualsDecode) {
   const Attended want = run(testing::cpu(), c, in, {}, {1, 64, 0});
   for (int threads = 1; threads <= 3; ++threads) {
     for (const int64_t chunk : {13, 64, 100, 300}) {
-      ASSERT_TRUE(run(testing::cpu(isas().back(), threads), c, in, {}, {chunk, 128, 4}) == want) << chunk;
+      ASSERT_TRUE(run(testing::cpu(isas().back(), threads), c, in, {}, {chunk, 128, 4}) == want)
+          << chunk;
     }
   }
 }
@@ -254,22 +267,26 @@ TEST(Mla, EmptyListsGiveZeros) {
     // A single slot has weight one: its own values come back.
     for (int64_t h = 0; h < 3; ++h) {
       for (int64_t d = 0; d < 20; ++d) {
-        EXPECT_EQ(got.out[static_cast<size_t>((9 + h) * 20 + d)].bits, in.latent[static_cast<size_t>(79 * 20 + d)].bits);
+        EXPECT_EQ(got.out[static_cast<size_t>((9 + h) * 20 + d)].bits,
+                  in.latent[static_cast<size_t>(79 * 20 + d)].bits);
       }
     }
   }
   expect_agreement(c, in, lists);
 }
 
-// With one visible token its record comes back whole: every code of the narrow formats is read right.
+// With one visible token its record comes back whole: every code of the narrow formats is read
+// right.
 TEST(Mla, EveryCodeOfARecordComesBack) {
   std::vector<uint8_t> fp8(256), nvfp4;
-  for (int i = 0; i < 256; ++i) fp8[static_cast<size_t>(i)] = static_cast<uint8_t>((i & 0x7f) == 0x7f ? 0 : i);
+  for (int i = 0; i < 256; ++i)
+    fp8[static_cast<size_t>(i)] = static_cast<uint8_t>((i & 0x7f) == 0x7f ? 0 : i);
   // 126 groups of 16 elements: all codes in each, and every finite scale above zero.
   const int64_t groups = 126;
   nvfp4.assign(static_cast<size_t>(groups * 9), 0);
   for (int64_t g = 0; g < groups; ++g) {
-    for (int64_t i = 0; i < 8; ++i) nvfp4[static_cast<size_t>(g * 8 + i)] = static_cast<uint8_t>(2 * i | (2 * i + 1) << 4);
+    for (int64_t i = 0; i < 8; ++i)
+      nvfp4[static_cast<size_t>(g * 8 + i)] = static_cast<uint8_t>(2 * i | (2 * i + 1) << 4);
     nvfp4[static_cast<size_t>(groups * 8 + g)] = static_cast<uint8_t>(g + 1);
   }
   for (const Isa isa : isas()) {
@@ -287,7 +304,8 @@ TEST(Mla, EveryCodeOfARecordComesBack) {
           tensor::view(out.data(), {1, 1, c}), tensor::view(&lse, {1, 1}));
       EXPECT_EQ(lse, 0.0f);
       for (int64_t i = 0; i < c; ++i) {
-        ASSERT_EQ(to_float(out[static_cast<size_t>(i)]), want[static_cast<size_t>(i)]) << testing::isa_name(isa) << ", " << i;
+        ASSERT_EQ(to_float(out[static_cast<size_t>(i)]), want[static_cast<size_t>(i)])
+            << testing::isa_name(isa) << ", " << i;
       }
     }
   }
@@ -361,16 +379,20 @@ TEST(Mla, SequencesOfOneBatchDoNotMix) {
   PagedSequence pages_b(90, 48, 128, 2);
   const PageWrite write_a{0, 200, 0, pages_a.view()};
   const PageWrite write_b{0, 90, 0, pages_b.view()};
-  write_latents(testing::cpu(), testing::view(x.latent, {200, 40}), testing::view(x.rope, {200, 8}), a.format, {&write_a, 1});
-  write_latents(testing::cpu(), testing::view(y.latent, {90, 40}), testing::view(y.rope, {90, 8}), a.format, {&write_b, 1});
+  write_latents(testing::cpu(), testing::view(x.latent, {200, 40}), testing::view(x.rope, {200, 8}),
+                a.format, {&write_a, 1});
+  write_latents(testing::cpu(), testing::view(y.latent, {90, 40}), testing::view(y.rope, {90, 8}),
+                a.format, {&write_b, 1});
   std::vector<bf16> q = y.q;
   q.insert(q.end(), x.q.begin(), x.q.end());
   for (int threads = 1; threads <= 3; ++threads) {
     std::vector<bf16> out(5 * 3 * 40);
     std::vector<float> lse(15);
-    const std::vector<MlaSequence> sequences = {{1, 4, 196, pages_a.view()}, {0, 1, 89, pages_b.view()}};
-    mla(testing::cpu(isas().back(), threads), testing::view(q, {5, 3, 48}), a.format, 40, testing::mla_scale(a),
-        sequences, nullptr, tensor::view(out.data(), {5, 3, 40}), tensor::view(lse.data(), {5, 3}));
+    const std::vector<MlaSequence> sequences = {{1, 4, 196, pages_a.view()},
+                                                {0, 1, 89, pages_b.view()}};
+    mla(testing::cpu(isas().back(), threads), testing::view(q, {5, 3, 48}), a.format, 40,
+        testing::mla_scale(a), sequences, nullptr, tensor::view(out.data(), {5, 3, 40}),
+        tensor::view(lse.data(), {5, 3}));
     EXPECT_EQ(std::memcmp(out.data(), want_b.out.data(), 120 * 2), 0);
     EXPECT_EQ(std::memcmp(&out[120], want_a.out.data(), 480 * 2), 0);
     EXPECT_EQ(std::memcmp(&lse[3], want_a.lse.data(), 12 * 4), 0);
@@ -381,18 +403,21 @@ TEST(Mla, RowIdsBeyondFourGigabytes) {
   const int64_t row_bytes = 64 * 1152;
   const int32_t rows[2] = {60000, 2};  // 60,000 * 73,728 bytes = 4.12 GiB
   const size_t size = static_cast<size_t>(row_bytes) * 60001;
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
   const MlaCase c{LatentFormat::kBf16, 2, 512, 64, 100, 1};
   const MlaInputs in = testing::mla_inputs(c, 34);
   const Attended want = run(testing::cpu(), c, in);
   const tensor::PageView pages{static_cast<std::byte*>(memory), row_bytes, rows, 64, 1152};
   const PageWrite write{0, 100, 0, pages};
-  write_latents(testing::cpu(), testing::view(in.latent, {100, 512}), testing::view(in.rope, {100, 64}), c.format, {&write, 1});
+  write_latents(testing::cpu(), testing::view(in.latent, {100, 512}),
+                testing::view(in.rope, {100, 64}), c.format, {&write, 1});
   Attended got{std::vector<bf16>(1024), std::vector<float>(2)};
   const MlaSequence s{0, 1, 99, pages};
-  mla(testing::cpu(), testing::view(in.q, {1, 2, 576}), c.format, 512, testing::mla_scale(c), {&s, 1}, nullptr,
-      tensor::view(got.out.data(), {1, 2, 512}), tensor::view(got.lse.data(), {1, 2}));
+  mla(testing::cpu(), testing::view(in.q, {1, 2, 576}), c.format, 512, testing::mla_scale(c),
+      {&s, 1}, nullptr, tensor::view(got.out.data(), {1, 2, 512}),
+      tensor::view(got.lse.data(), {1, 2}));
   EXPECT_TRUE(got == want);
   munmap(memory, size);
 }
@@ -401,7 +426,8 @@ TEST(Mla, RepeatsGiveTheSameBitsAndNoRowsAreNoWork) {
   const MlaCase c{LatentFormat::kNvfp4, 9, 64, 16, 300, 12};
   const MlaInputs in = testing::mla_inputs(c, 35);
   const Attended want = run(testing::cpu(isas().back(), 3), c, in);
-  for (int repeat = 0; repeat < 3; ++repeat) EXPECT_TRUE(run(testing::cpu(isas().back(), 3), c, in) == want);
+  for (int repeat = 0; repeat < 3; ++repeat)
+    EXPECT_TRUE(run(testing::cpu(isas().back(), 3), c, in) == want);
   const MlaCase none{LatentFormat::kBf16, 9, 64, 16, 10, 0};
   EXPECT_TRUE(run(testing::cpu(), none, testing::mla_inputs(none, 36)).out.empty());
 }

@@ -31,11 +31,13 @@ void write_latents(const Context& context, const Tensor& latent, const Tensor& r
   tensor::expect(rope, "rope", act, {latent.rows(), -1});
   check_writes(latent, latent_bytes(format, latent.dims[1], rope.dims[1]), writes);
   switch (context.device) {
-    case tensor::Device::kReference: return ref::write_latents(context, latent, rope, format, writes);
+    case tensor::Device::kReference:
+      return ref::write_latents(context, latent, rope, format, writes);
     case tensor::Device::kCpu:
       CHECK(format != LatentFormat::kF64);
       return cpu::write_latents(context, latent, rope, format, writes);
-    case tensor::Device::kCuda: break;
+    case tensor::Device::kCuda:
+      break;
   }
   CHECK(false);
 }
@@ -45,11 +47,13 @@ void write_keys(const Context& context, const Tensor& keys, KeyFormat format,
   tensor::expect(keys, "keys", activation_dtype(context.device), {-1, -1});
   check_writes(keys, key_bytes(format, keys.dims[1]), writes);
   switch (context.device) {
-    case tensor::Device::kReference: return ref::write_keys(context, keys, format, writes);
+    case tensor::Device::kReference:
+      return ref::write_keys(context, keys, format, writes);
     case tensor::Device::kCpu:
       CHECK(format != KeyFormat::kF64);
       return cpu::write_keys(context, keys, format, writes);
-    case tensor::Device::kCuda: break;
+    case tensor::Device::kCuda:
+      break;
   }
   CHECK(false);
 }

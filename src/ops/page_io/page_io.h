@@ -1,14 +1,16 @@
-// Writes new tokens' latents and index keys into the pages of the cache, in the record format of the cache.
+// Writes new tokens' latents and index keys into the pages of the cache, in the record format of
+// the cache.
 //
 // Math     record(position + i) = encode(row_begin + i), formats as in num/records.h.
-// Shapes   latent [T, C], rope [T, r], keys [T, J], all act (BF16 on kCpu, F64 on kReference); pages: one PageWrite per
-//          sequence, rows [row_begin, row_begin + rows) go to positions position, position + 1, ...; its block table must
-//          cover them. view.token_bytes = latent_bytes or key_bytes of the format.
-// Limits   kNvfp4 needs C % 16 == 0, kMxfp4 needs J % 32 == 0 (their scale groups); kF64 exists on kReference only. Two
-//          writes of one call must not touch the same token.
+// Shapes   latent [T, C], rope [T, r], keys [T, J], all act (BF16 on kCpu, F64 on kReference);
+//          pages: one PageWrite per sequence, rows [row_begin, row_begin + rows) go to positions
+//          position, position + 1, ...; its block table must cover them. view.token_bytes =
+//          latent_bytes or key_bytes of the format.
+// Limits   kNvfp4 needs C % 16 == 0, kMxfp4 needs J % 32 == 0 (their scale groups); kF64 exists on
+//          kReference only. Two writes of one call must not touch the same token.
 // Units    Bytes.
-// Numerics Round to nearest even, saturating; exact in every instruction set; a record is a function of its row alone. Only
-//          the bytes of the written records change.
+// Numerics Round to nearest even, saturating; exact in every instruction set; a record is a
+//          function of its row alone. Only the bytes of the written records change.
 // Cost     T (2 (C + r) + latent_bytes) bytes, T (2 J + key_bytes) bytes; limited by memory.
 // Errors   Wrong shapes or formats are bugs and abort.
 // Threads  Rows in parallel.

@@ -1,4 +1,5 @@
-// What    A pool of cache rows for tests and benchmarks: block tables of any order, canary bytes everywhere.
+// What    A pool of cache rows for tests and benchmarks: block tables of any order, canary bytes
+//         everywhere.
 // Owner   ops/page_io tests; used by the tests of ops/mla and ops/index_score too.
 // Threads One.
 // Errors  None.
@@ -15,8 +16,8 @@ namespace perigee::ops::testing {
 
 constexpr uint8_t kCanary = 0xa7;
 
-// One sequence of `tokens` tokens whose blocks lie in rows of a seeded random order; a row has unused bytes in front of
-// and behind the layer's own.
+// One sequence of `tokens` tokens whose blocks lie in rows of a seeded random order; a row has
+// unused bytes in front of and behind the layer's own.
 class PagedSequence {
  public:
   PagedSequence(int64_t tokens, int64_t token_bytes, int64_t block_tokens, uint64_t order_seed)
@@ -25,7 +26,8 @@ class PagedSequence {
     const int64_t pool_rows = blocks + 3;
     for (int64_t i = 0; i < pool_rows; ++i) rows_.push_back(static_cast<int32_t>(i));
     for (int64_t i = pool_rows - 1; order_seed != 0 && i > 0; --i) {
-      const uint64_t j = random_bits(order_seed, static_cast<uint64_t>(i)) % static_cast<uint64_t>(i + 1);
+      const uint64_t j =
+          random_bits(order_seed, static_cast<uint64_t>(i)) % static_cast<uint64_t>(i + 1);
       std::swap(rows_[static_cast<size_t>(i)], rows_[j]);
     }
     pool_.assign(static_cast<size_t>(pool_rows * row_bytes()), kCanary);
@@ -33,8 +35,8 @@ class PagedSequence {
 
   int64_t row_bytes() const { return kFront + block_tokens_ * token_bytes_ + kBack; }
   tensor::PageView view() {
-    return {reinterpret_cast<std::byte*>(pool_.data()) + kFront, row_bytes(), rows_.data(), block_tokens_,
-            token_bytes_};
+    return {reinterpret_cast<std::byte*>(pool_.data()) + kFront, row_bytes(), rows_.data(),
+            block_tokens_, token_bytes_};
   }
   std::vector<uint8_t>& pool() { return pool_; }
 

@@ -7,7 +7,8 @@
 namespace perigee::ops::cpu {
 namespace {
 
-// Calls f(row, position, pages) for every row of every write, all rows of all writes in one parallel loop.
+// Calls f(row, position, pages) for every row of every write, all rows of all writes in one
+// parallel loop.
 template <class F>
 void for_each_row(const Context& context, std::span<const PageWrite> writes, F&& f) {
   std::vector<int64_t> begin = {0};  // rows before each write
@@ -34,12 +35,13 @@ void write_latents(const Context& context, const Tensor& latent, const Tensor& r
   const bf16* latents = latent.as<bf16>();
   const bf16* extras = rope.as<bf16>();
   with_isa(context.isa, [&]<Isa isa>() {
-    for_each_row(context, writes, [&](int64_t row, int64_t position, const tensor::PageView& pages) {
-      uint8_t* page = reinterpret_cast<uint8_t*>(pages.page(position));
-      encode_latent_row<isa>(format, latents + row * latent.row_stride, c,
-                             extras + row * rope.row_stride, r,
-                             page + position % tensor::kPageTokens * bytes);
-    });
+    for_each_row(context, writes,
+                 [&](int64_t row, int64_t position, const tensor::PageView& pages) {
+                   uint8_t* page = reinterpret_cast<uint8_t*>(pages.page(position));
+                   encode_latent_row<isa>(format, latents + row * latent.row_stride, c,
+                                          extras + row * rope.row_stride, r,
+                                          page + position % tensor::kPageTokens * bytes);
+                 });
   });
 }
 
@@ -48,13 +50,14 @@ void write_keys(const Context& context, const Tensor& keys, KeyFormat format,
   const int64_t j = keys.dims[1];
   const bf16* data = keys.as<bf16>();
   with_isa(context.isa, [&]<Isa isa>() {
-    for_each_row(context, writes, [&](int64_t row, int64_t position, const tensor::PageView& pages) {
-      uint8_t* page = reinterpret_cast<uint8_t*>(pages.page(position));
-      const int64_t slot = position % tensor::kPageTokens;
-      encode_key_row<isa>(format, data + row * keys.row_stride, j,
-                          page + key_value_offset(format, j, slot),
-                          page + key_scale_offset(format, j, slot));
-    });
+    for_each_row(context, writes,
+                 [&](int64_t row, int64_t position, const tensor::PageView& pages) {
+                   uint8_t* page = reinterpret_cast<uint8_t*>(pages.page(position));
+                   const int64_t slot = position % tensor::kPageTokens;
+                   encode_key_row<isa>(format, data + row * keys.row_stride, j,
+                                       page + key_value_offset(format, j, slot),
+                                       page + key_scale_offset(format, j, slot));
+                 });
   });
 }
 

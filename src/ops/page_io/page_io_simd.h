@@ -19,11 +19,14 @@ template <Isa>
 void encode_key_row(KeyFormat format, const bf16* key, int64_t j, uint8_t* values, uint8_t* scales);
 
 template <>
-void encode_latent_row<Isa::kGeneric>(LatentFormat, const bf16*, int64_t, const bf16*, int64_t, uint8_t*);
+void encode_latent_row<Isa::kGeneric>(LatentFormat, const bf16*, int64_t, const bf16*, int64_t,
+                                      uint8_t*);
 template <>
-void encode_latent_row<Isa::kAvx2>(LatentFormat, const bf16*, int64_t, const bf16*, int64_t, uint8_t*);
+void encode_latent_row<Isa::kAvx2>(LatentFormat, const bf16*, int64_t, const bf16*, int64_t,
+                                   uint8_t*);
 template <>
-void encode_latent_row<Isa::kAvx512>(LatentFormat, const bf16*, int64_t, const bf16*, int64_t, uint8_t*);
+void encode_latent_row<Isa::kAvx512>(LatentFormat, const bf16*, int64_t, const bf16*, int64_t,
+                                     uint8_t*);
 template <>
 void encode_key_row<Isa::kGeneric>(KeyFormat, const bf16*, int64_t, uint8_t*, uint8_t*);
 template <>

@@ -9,12 +9,14 @@
 namespace perigee::ops::testing {
 namespace {
 
-const LatentFormat kLatentFormats[] = {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kNvfp4};
+const LatentFormat kLatentFormats[] = {LatentFormat::kBf16, LatentFormat::kFp8,
+                                       LatentFormat::kNvfp4};
 const KeyFormat kKeyFormats[] = {KeyFormat::kBf16, KeyFormat::kFp8, KeyFormat::kMxfp4};
 
 // Ordinary values, random bit patterns and every special value.
 std::vector<bf16> wild_values(uint64_t seed, int64_t n) {
-  const uint16_t special[] = {0x0000, 0x8000, 0x7f80, 0xff80, 0x7fc0, 0x0001, 0x8001, 0x3f80, 0x43e0, 0x7f7f};
+  const uint16_t special[] = {0x0000, 0x8000, 0x7f80, 0xff80, 0x7fc0,
+                              0x0001, 0x8001, 0x3f80, 0x43e0, 0x7f7f};
   std::vector<bf16> out = random_half(seed, n, 3.0);
   for (int64_t i = 0; i < n; ++i) {
     const uint64_t r = random_bits(seed + 1, static_cast<uint64_t>(i));
@@ -36,7 +38,8 @@ struct Widths {
 
 TEST(PageIo, LatentsHaveTheBitsOfThePlainCodecOnEveryInstructionSet) {
   const int64_t rows = 150;
-  for (const Widths w : {Widths{512, 64}, Widths{64, 32}, Widths{48, 7}, Widths{13, 3}, Widths{16, 0}}) {
+  for (const Widths w :
+       {Widths{512, 64}, Widths{64, 32}, Widths{48, 7}, Widths{13, 3}, Widths{16, 0}}) {
     std::vector<bf16> latent = wild_values(1, rows * w.c);
     std::vector<bf16> rope = wild_values(2, rows * w.r + 1);
     for (const LatentFormat format : kLatentFormats) {
@@ -56,8 +59,10 @@ TEST(PageIo, LatentsHaveTheBitsOfThePlainCodecOnEveryInstructionSet) {
             encode_latent(format, floats(&latent[i * w.c], w.c).data(), w.c,
                           floats(&rope[i * w.r], w.r).data(), w.r, want.data());
             const int64_t p = 37 + i;
-            ASSERT_EQ(std::memcmp(want.data(), pages.view().page(p) + p % 64 * bytes, want.size()), 0)
-                << isa_name(isa) << ", row " << i << ", format " << static_cast<int>(format) << ", " << w.c;
+            ASSERT_EQ(std::memcmp(want.data(), pages.view().page(p) + p % 64 * bytes, want.size()),
+                      0)
+                << isa_name(isa) << ", row " << i << ", format " << static_cast<int>(format) << ", "
+                << w.c;
           }
         }
       }
@@ -81,10 +86,16 @@ TEST(PageIo, KeysHaveTheBitsOfThePlainCodecOnEveryInstructionSet) {
           encode_key(format, floats(&keys[i * j], j).data(), j, values.data(), scales.data());
           const int64_t p = 20 + i;
           const std::byte* page = pages.view().page(p);
-          ASSERT_EQ(std::memcmp(values.data(), page + p % 64 * key_value_bytes(format, j), values.size()), 0)
-              << isa_name(isa) << ", row " << i << ", format " << static_cast<int>(format) << ", " << j;
-          ASSERT_EQ(std::memcmp(scales.data(), page + key_scale_offset(format, j, p % 64), scales.size() - 1), 0)
-              << isa_name(isa) << ", row " << i << ", format " << static_cast<int>(format) << ", " << j;
+          ASSERT_EQ(
+              std::memcmp(values.data(), page + p % 64 * key_value_bytes(format, j), values.size()),
+              0)
+              << isa_name(isa) << ", row " << i << ", format " << static_cast<int>(format) << ", "
+              << j;
+          ASSERT_EQ(std::memcmp(scales.data(), page + key_scale_offset(format, j, p % 64),
+                                scales.size() - 1),
+                    0)
+              << isa_name(isa) << ", row " << i << ", format " << static_cast<int>(format) << ", "
+              << j;
         }
       }
     }
@@ -103,7 +114,8 @@ TEST(PageIo, Fp8KeyPageHoldsValuesFirstAndScalesLast) {
   EXPECT_EQ(scale, 1.0f);
 }
 
-// Writing the middle of a sequence leaves every other byte of the pool alone, whatever the block size.
+// Writing the middle of a sequence leaves every other byte of the pool alone, whatever the block
+// size.
 TEST(PageIo, NeighbouringBytesStayUntouched) {
   for (const int64_t block_tokens : {64, 128, 1024}) {
     const int64_t bytes = latent_bytes(LatentFormat::kFp8, 64, 8);
@@ -113,8 +125,8 @@ TEST(PageIo, NeighbouringBytesStayUntouched) {
     std::vector<bf16> latent(static_cast<size_t>(rows * 64), to_bf16(1.0f));
     std::vector<bf16> rope(static_cast<size_t>(rows * 8), to_bf16(1.0f));
     const PageWrite write{0, rows, first, pages.view()};
-    write_latents(cpu(), tensor::view(latent.data(), {rows, 64}), tensor::view(rope.data(), {rows, 8}),
-                  LatentFormat::kFp8, {&write, 1});
+    write_latents(cpu(), tensor::view(latent.data(), {rows, 64}),
+                  tensor::view(rope.data(), {rows, 8}), LatentFormat::kFp8, {&write, 1});
     // What was written reads back; then it is painted over, and nothing but canaries remains.
     for (int64_t p = first; p < first + rows; ++p) {
       std::byte* record = pages.view().page(p) + p % 64 * bytes;
@@ -158,8 +170,10 @@ TEST(PageIo, BlockOrderAndBatchDoNotChangeRecords) {
     write_latents(cpu(), a, b, format, {&whole, 1});
     for (const int64_t block_tokens : {64, 128, 1024}) {
       PagedSequence mixed(rows, bytes, block_tokens, 77);
-      const std::vector<PageWrite> parts = {{200, 100, 200, mixed.view()}, {0, 1, 0, mixed.view()},
-                                            {1, 0, 1, mixed.view()},       {1, 199, 1, mixed.view()}};
+      const std::vector<PageWrite> parts = {{200, 100, 200, mixed.view()},
+                                            {0, 1, 0, mixed.view()},
+                                            {1, 0, 1, mixed.view()},
+                                            {1, 199, 1, mixed.view()}};
       write_latents(cpu(Isa::kGeneric, 3), a, b, format, parts);
       for (int64_t p = 0; p < rows; ++p) {
         std::vector<double> x(static_cast<size_t>(c + r));
@@ -174,9 +188,11 @@ TEST(PageIo, BlockOrderAndBatchDoNotChangeRecords) {
 
 TEST(PageIo, RowIdsBeyondFourGigabytes) {
   const int64_t row_bytes = 64 * 1152;
-  const int32_t far = 60000;  // 60,000 * 73,728 bytes = 4.12 GiB; a wrapped offset would fall between rows 1,745 and 1,746
+  // 60,000 * 73,728 bytes = 4.12 GiB; a wrapped offset would fall between rows 1,745 and 1,746.
+  const int32_t far = 60000;
   const size_t size = static_cast<size_t>(row_bytes) * (far + 1);
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
   const tensor::PageView pages{static_cast<std::byte*>(memory), row_bytes, &far, 64, 1152};
   std::vector<bf16> latent = random_half(6, 512, 1.0);

@@ -15,9 +15,12 @@ void topk(const Context& context, const Tensor& scores, const Tensor& lengths, i
     CHECK(length >= 0 && length <= scores.dims[1]);
   }
   switch (context.device) {
-    case tensor::Device::kReference: return ref::topk(context, scores, lengths, k, out, counts);
-    case tensor::Device::kCpu: return cpu::topk(context, scores, lengths, k, out, counts);
-    case tensor::Device::kCuda: break;
+    case tensor::Device::kReference:
+      return ref::topk(context, scores, lengths, k, out, counts);
+    case tensor::Device::kCpu:
+      return cpu::topk(context, scores, lengths, k, out, counts);
+    case tensor::Device::kCuda:
+      break;
   }
   CHECK(false);
 }

@@ -1,16 +1,20 @@
 // Selects the k best positions of every row of scores, in ascending position.
 //
-// Math     The k first of positions 0..lengths[t)-1 in the order (score descending, position ascending). -0 equals 0; NaN
-//          ranks below every number, -inf included. A row with lengths[t] <= k selects everything, whatever its scores.
-// Shapes   scores [T, S] BF16 (F64 on kReference), lengths [T] I32 with 0 <= lengths[t] <= S, out [T, k] I32, counts [T]
-//          I32. counts[t] = min(lengths[t], k); out beyond counts[t] is -1. lengths and counts dense.
+// Math     The k first of positions 0..lengths[t)-1 in the order (score descending, position
+//          ascending). -0 equals 0; NaN ranks below every number, -inf included. A row with
+//          lengths[t] <= k selects everything, whatever its scores.
+// Shapes   scores [T, S] BF16 (F64 on kReference), lengths [T] I32 with 0 <= lengths[t] <= S, out
+//          [T, k] I32, counts [T] I32. counts[t] = min(lengths[t], k); out beyond counts[t] is -1.
+//          lengths and counts dense.
 // Limits   k >= 1.
 // Units    Positions.
 // Numerics Exact. A row's result is a function of its first lengths[t] scores alone.
-// Cost     Three reads of 2 S bytes per row (two 256-bin histograms, one emission); limited by the first-level cache.
+// Cost     Three reads of 2 S bytes per row (two 256-bin histograms, one emission); limited by the
+//          first-level cache.
 // Errors   Wrong shapes are bugs and abort.
 // Threads  Rows in parallel.
-// Source   DeepSeek-V3.2 sparse attention; the tie rule is ours and part of the model's meaning: rounded scores tie often.
+// Source   DeepSeek-V3.2 sparse attention; the tie rule is ours and part of the model's meaning:
+//          rounded scores tie often.
 // Tests    topk_test.cc.
 #pragma once
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <vector>
 
@@ -8,56 +9,78 @@
 namespace perigee::ops::cpu {
 namespace {
 
-constexpr int64_t kSkip = 32;  // keys that the last pass looks at together; most groups of a long row hold no winner
+// Keys that the last pass looks at together; most groups of a long row hold no winner.
+constexpr int64_t kSkip = 32;
+// One histogram alone would make equal neighbours wait for each other's store.
+constexpr int kTables = 4;
 
-// Larger key = better score, over all 65,536 patterns: negative numbers reversed below the positive ones, both zeros
-// alike, every NaN at the bottom.
-inline uint16_t key_of(bf16 score) {
-  const unsigned b = score.bits;
-  const unsigned magnitude = b & 0x7fffu;
-  const unsigned ordered = b & 0x8000u ? 0x8000u - magnitude : 0x8000u + magnitude;
-  return static_cast<uint16_t>(magnitude > 0x7f80u ? 0u : ordered);
+// Larger key = better score, over all 65,536 patterns: negative numbers reversed below the positive
+// ones, both zeros alike, every NaN at the bottom. In 16 bits throughout, so that the compiler
+// makes vectors of it.
+inline int16_t key_of(bf16 score) {
+  const int16_t magnitude = static_cast<int16_t>(score.bits & 0x7fff);
+  const int16_t sign = static_cast<int16_t>(static_cast<int16_t>(score.bits) >> 15);
+  const int16_t ordered = static_cast<int16_t>((magnitude ^ sign) - sign);
+  return magnitude > 0x7f80 ? INT16_MIN : ordered;
 }
 
-// Largest bin so that it and the bins above hold at least `wanted`; *above = how many the bins above hold.
-int threshold_bin(const uint32_t* bins, int64_t wanted, int64_t* above) {
+// How many keys have each value of bin_of(key), counted where counts(key).
+template <class Bin, class Counts>
+std::vector<uint32_t> histogram(const int16_t* key, int64_t n, Bin bin_of, Counts counts) {
+  uint32_t table[kTables][256] = {};
+  int64_t i = 0;
+  for (; i + kTables <= n; i += kTables) {
+    for (int t = 0; t < kTables; ++t) table[t][bin_of(key[i + t])] += counts(key[i + t]);
+  }
+  for (; i < n; ++i) table[0][bin_of(key[i])] += counts(key[i]);
+  std::vector<uint32_t> sum(256);
+  for (size_t b = 0; b < 256; ++b) {
+    for (int t = 0; t < kTables; ++t) sum[b] += table[t][b];
+  }
+  return sum;
+}
+
+// Largest bin so that it and the bins above hold at least `wanted`; *above = how many the bins
+// above hold.
+int threshold_bin(const std::vector<uint32_t>& bins, int64_t wanted, int64_t* above) {
   int64_t sum = 0;
-  int bin = 255;
+  size_t bin = 255;
   while (sum + bins[bin] < wanted) sum += bins[bin--];
   *above = sum;
-  return bin;
+  return static_cast<int>(bin);
 }
 
-// Selects exactly k < length positions. Two passes over bytes of the key find the threshold; the last one writes.
-void select_row(const bf16* scores, int64_t length, int64_t k, std::vector<uint16_t>& keys,
+bool any_at_least(const int16_t* key, int16_t threshold) {
+  int16_t any = 0;
+  for (int64_t i = 0; i < kSkip; ++i) any |= key[i] >= threshold ? -1 : 0;
+  return any != 0;
+}
+
+// Selects exactly k < length positions. Two passes over bytes of the key find the threshold; the
+// last one writes.
+void select_row(const bf16* scores, int64_t length, int64_t k, std::vector<int16_t>& keys,
                 int32_t* out) {
   if (static_cast<int64_t>(keys.size()) < length) keys.resize(static_cast<size_t>(length));
-  uint16_t* const key = keys.data();
+  int16_t* const key = keys.data();
   for (int64_t i = 0; i < length; ++i) key[i] = key_of(scores[i]);
 
-  // Four histograms: equal neighbours would wait for each other's store in a single one.
-  uint32_t high[4][256] = {};
-  for (int64_t i = 0; i < length; ++i) ++high[i % 4][key[i] >> 8];
-  for (int b = 0; b < 256; ++b) high[0][b] += high[1][b] + high[2][b] + high[3][b];
   int64_t above = 0;
-  const int high_bin = threshold_bin(high[0], k, &above);
-
-  uint32_t low[4][256] = {};
-  for (int64_t i = 0; i < length; ++i) {
-    low[i % 4][key[i] & 255] += key[i] >> 8 == high_bin;  // no branch: it would be unpredictable
-  }
-  for (int b = 0; b < 256; ++b) low[0][b] += low[1][b] + low[2][b] + low[3][b];
+  const auto high_byte = [](int16_t x) { return (x >> 8) + 128; };
+  const auto everything = [](int16_t) { return 1u; };
+  const int high = threshold_bin(histogram(key, length, high_byte, everything), k, &above) - 128;
   int64_t above_low = 0;
-  const int low_bin = threshold_bin(low[0], k - above, &above_low);
+  const auto low_byte = [](int16_t x) { return x & 255; };
+  const auto in_bin = [high](int16_t x) { return uint32_t{x >> 8 == high}; };
+  const int low = threshold_bin(histogram(key, length, low_byte, in_bin), k - above, &above_low);
 
-  const uint16_t threshold = static_cast<uint16_t>(high_bin << 8 | low_bin);
-  int64_t ties = k - above - above_low;  // how many equal to the threshold are taken, the first ones
+  const int16_t threshold = static_cast<int16_t>(high * 256 + low);
+  int64_t ties = k - above - above_low;  // how many equal to it are taken, the first ones
   int32_t* to = out;
   for (int64_t begin = 0; to < out + k; begin += kSkip) {
-    const int64_t end = std::min(begin + kSkip, length);
-    bool any = false;
-    for (int64_t i = begin; i < end; ++i) any |= key[i] >= threshold;
-    for (int64_t i = begin; any && i < end && to < out + k; ++i) {
+    const int64_t n = std::min(kSkip, length - begin);
+    // A constant count makes vectors; the last group is simply looked at.
+    if (n == kSkip && !any_at_least(key + begin, threshold)) continue;
+    for (int64_t i = begin; i < begin + n && to < out + k; ++i) {
       if (key[i] < threshold) continue;
       if (key[i] == threshold && ties-- <= 0) continue;
       *to++ = static_cast<int32_t>(i);
@@ -73,7 +96,7 @@ void topk(const Context& context, const Tensor& scores, const Tensor& lengths, i
   const int32_t* length_of = lengths.as<int32_t>();
   int32_t* count_of = counts.as<int32_t>();
   for_each_item(context.pool, scores.rows(), [&](int64_t t) {
-    thread_local std::vector<uint16_t> keys;
+    thread_local std::vector<int16_t> keys;
     int32_t* to = out.row<int32_t>(t);
     const int64_t length = length_of[t];
     const int64_t count = std::min(length, k);

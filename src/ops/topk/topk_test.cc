@@ -96,7 +96,8 @@ TEST(Topk, ShortRowsSelectEverythingWhateverTheScores) {
   EXPECT_EQ(select_one({}, 4), first(0));
 }
 
-// Fewer than k finite values: the rest is filled by valid -inf in ascending position, never by padding.
+// Fewer than k finite values: the rest is filled by valid -inf in ascending position, never by
+// padding.
 TEST(Topk, FewerThanKFiniteValues) {
   std::vector<bf16> row(5000, to_bf16(-kInf));
   row[4000] = to_bf16(-2.0f);
@@ -107,7 +108,8 @@ TEST(Topk, FewerThanKFiniteValues) {
   EXPECT_EQ(select_one(row, 2048), want);
 }
 
-// More equal candidates than any bin of a bounded-buffer algorithm holds: 131,072 equal scores around its capacity.
+// More equal candidates than any bin of a bounded-buffer algorithm holds: 131,072 equal scores
+// around its capacity.
 TEST(Topk, ManyEqualScores) {
   for (const int64_t n : {2047, 2048, 2049, 4095, 4096, 4097, 8192, 131071, 131072, 131073}) {
     EXPECT_EQ(select_one(std::vector<bf16>(static_cast<size_t>(n), to_bf16(0.25f)), 2048),
@@ -118,7 +120,8 @@ TEST(Topk, ManyEqualScores) {
 // Nearly all candidates in one coarse bin, a few better ones at the far end.
 TEST(Topk, NarrowScoreDistribution) {
   std::vector<bf16> row(131072);
-  for (size_t i = 0; i < row.size(); ++i) row[i] = {static_cast<uint16_t>(0x3f80 + random_bits(1, i) % 3)};
+  for (size_t i = 0; i < row.size(); ++i)
+    row[i] = {static_cast<uint16_t>(0x3f80 + random_bits(1, i) % 3)};
   row[131071] = to_bf16(9.0f);
   const std::vector<int32_t> got = select_one(row, 2048);
   EXPECT_EQ(got.size(), 2048u);
@@ -135,7 +138,8 @@ TEST(Topk, LowContrastRowAgainstTheReference) {
   EXPECT_EQ(select_one(row, 2048).size(), 2048u);
 }
 
-// Scores quantised to steps tie at the threshold; repeats and thread counts must not change the set.
+// Scores quantised to steps tie at the threshold; repeats and thread counts must not change the
+// set.
 TEST(Topk, TiesAtTheThresholdAreTakenFromTheFront) {
   std::vector<bf16> row = random_half(6, 20000, 1.0);
   for (bf16& x : row) x = to_bf16(std::round(to_float(x) * 4) / 4);
