@@ -1,8 +1,8 @@
 #include "load/index.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
-#include <unordered_set>
 
 namespace perigee::load {
 namespace {
@@ -93,25 +93,25 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
 
 Status check_shards(const std::string& index_path, const Index& index,
                     const std::vector<SafetensorsFile>& files) {
-  std::vector<size_t> named(files.size(), 0);
+  std::vector<std::vector<bool>> named;
+  for (const SafetensorsFile& file : files) named.emplace_back(file.tensors().size(), false);
   for (const IndexEntry& entry : index.entries) {
-    if (files[entry.shard].find(entry.name) < 0) {
+    const int64_t tensor = files[entry.shard].find(entry.name);
+    if (tensor < 0) {
       return not_found("{} places tensor {} in {}, which does not hold it", index_path, entry.name,
                        files[entry.shard].path());
     }
-    ++named[entry.shard];
+    std::vector<bool>::reference seen = named[entry.shard][static_cast<size_t>(tensor)];
+    if (seen)
+      return invalid_argument("{}: tensor {} stands in weight_map twice", index_path, entry.name);
+    seen = true;
   }
   for (size_t i = 0; i < files.size(); ++i) {
-    if (named[i] == files[i].tensors().size()) continue;
-    std::unordered_set<std::string_view> names;
-    for (const IndexEntry& entry : index.entries) {
-      if (entry.shard == i) names.insert(entry.name);
-    }
-    for (const FileTensor& t : files[i].tensors()) {
-      if (names.contains(t.name)) continue;
-      return invalid_argument("{} holds tensor {}, which {} does not name", files[i].path(), t.name,
-                              index_path);
-    }
+    const auto gap = std::find(named[i].begin(), named[i].end(), false);
+    if (gap == named[i].end()) continue;
+    const FileTensor& t = files[i].tensors()[static_cast<size_t>(gap - named[i].begin())];
+    return invalid_argument("{} holds tensor {}, which {} does not name", files[i].path(), t.name,
+                            index_path);
   }
   return {};
 }
@@ -125,13 +125,6 @@ Result<Index> parse_index(const std::string& text, const std::string& path) {
     return invalid_argument("{}: {}", path, reader.problem());
   if (!reader.has_map()) return invalid_argument("{} has no weight_map", path);
   if (index.entries.empty()) return invalid_argument("{}: weight_map names no tensor", path);
-  std::unordered_set<std::string_view> names;
-  names.reserve(index.entries.size());
-  for (const IndexEntry& entry : index.entries) {
-    if (!names.insert(entry.name).second) {
-      return invalid_argument("{}: tensor {} stands in weight_map twice", path, entry.name);
-    }
-  }
   return index;
 }
 

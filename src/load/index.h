@@ -5,6 +5,7 @@
 // Source  The index format of sharded Hugging Face checkpoints: {"metadata": {...}, "weight_map": {tensor: shard}}.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct Index {
   std::vector<IndexEntry> entries;
 };
 
+// What the text says; whether names are unique and true is seen against the shards.
 Result<Index> parse_index(const std::string& text, const std::string& path);
 
 // Opens every shard and holds the index against them: each named tensor is in its shard, and no other tensor is.

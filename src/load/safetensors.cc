@@ -317,8 +317,4 @@ int64_t SafetensorsFile::find(std::string_view name) const {
   return it != by_name_.end() && header_.tensors[*it].name == name ? int64_t{*it} : -1;
 }
 
-void SafetensorsFile::drop(const FileTensor& tensor, size_t offset, size_t size) const {
-  map_.drop(header_.data_offset + tensor.begin + offset, size);
-}
-
 }  // namespace perigee::load

@@ -83,8 +83,11 @@ class SafetensorsFile {
   std::span<const std::byte> bytes(const FileTensor& tensor) const {
     return {data(tensor), tensor.bytes()};
   }
-  // Lets the system forget `size` bytes of the tensor from `offset` on; reading them again is slow but right.
-  void drop(const FileTensor& tensor, size_t offset, size_t size) const;
+  // Where the tensor's bytes begin in the file.
+  size_t position(const FileTensor& tensor) const { return header_.data_offset + tensor.begin; }
+  // Lets the system forget the whole pages of a range of the file; reading them again is slow but right.
+  void drop(size_t begin, size_t end) const { map_.drop(begin, end - begin); }
+  size_t size() const { return map_.bytes().size(); }
 
  private:
   MappedFile map_;
