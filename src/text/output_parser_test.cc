@@ -520,6 +520,27 @@ TEST(OutputParser, HeadersAreBoundedAndWorkIsLinear) {
   EXPECT_EQ(parsed(unclosed, not_thinking()).content->size(), (100'000u - 1) * 12);
 }
 
+TEST(OutputParser, AHeaderBeyondTheLimitIsTextBeforeItsSepArrives) {
+  const std::string header = "message x=\"" + std::string(kHeaderBytesMax, 'x') + "\"";
+  Script script;
+  script.control("<|open|>").text(header);
+  EXPECT_GT(parsed(script, not_thinking(), StopCause::kLength).content.value_or("").size(),
+            kHeaderBytesMax);
+  script.control("<|sep|>").end();
+  EXPECT_EQ(parsed(script, not_thinking()).content, "<|open|>" + header + "<|sep|>");
+}
+
+TEST(OutputParser, HalfACharacterOfAnAbandonedValueLeaksNowhere) {
+  Script script = call_script("");
+  script.open("argument key=\"k\" type=\"string\"")
+      .byte(0xE4)
+      .close("call")
+      .open("call tool=\"g\"");
+  script.open("argument key=\"k\" type=\"string\"").text("x").close("argument").close("call").end();
+  EXPECT_EQ(parsed(script, kThinking).tool_calls,
+            (std::vector<ParsedCall>{{1, "g", R"({"k":"x"})"}}));
+}
+
 TEST(OutputParser, AMegabyteOfArgumentsIsNoProblem) {
   const std::string value(1 << 20, 'v');
   Script script = call_script(value);
