@@ -51,7 +51,8 @@ void run_balanced(ThreadPool& pool, std::span<const Work> work,
 constexpr int64_t kSegmentBlocks = kGemmSegment / kGemmBlock;
 constexpr int64_t kExpandedBytes = 384
                                    << 10;  // FP32 activations of a row block: most of an L2 cache
-constexpr int64_t kVectorGroup = 8;        // panels that share one expansion of a row block
+constexpr int64_t kStridePad = 16;  // floats: rows a multiple of 4 KiB apart would share cache sets
+constexpr int64_t kVectorGroup = 8;  // panels that share one expansion of a row block
 constexpr int64_t kAmxGroup = 16;    // panels of a segment (896 KiB) that wait in L2 for all rows
 constexpr int64_t kRowPart = 512;    // rows of one unit; bounds the totals of a group
 constexpr int64_t kRowPartMin = 64;  // the same when there are too few panels for all threads
@@ -182,9 +183,10 @@ class Product {
   template <Isa isa>
   void run_vector(int64_t row, int64_t rows, int64_t begin, int64_t end) const {
     const int64_t padded = blocks_ * kGemmBlock;
+    const int64_t stride = padded + kStridePad;
     const int64_t fit = kExpandedBytes / std::max<int64_t>(padded * 4, 1) / 24 * 24;
     const int64_t row_block = std::min(rows, std::max<int64_t>(fit, 12));
-    auto* const x = scratch<float>(Scratch::kActivations, row_block * padded);
+    auto* const x = scratch<float>(Scratch::kActivations, row_block * stride);
     auto* const totals = scratch<float>(Scratch::kTotals, row_block * kGemmPanel);
     bool expanded = false;
     for (int64_t group = begin; group < end; group += kVectorGroup) {
@@ -193,12 +195,12 @@ class Product {
         const int64_t now = std::min(row_block, rows - r);
         for (int64_t i = 0; i < now && !expanded; ++i) {
           gemm_expand<isa>(item_.row(row + r + i), item_.w.k, padded, Format::kFactor,
-                           x + i * padded);
+                           x + i * stride);
         }
         expanded = row_block == rows;
         for (int64_t p = group; p < group_end; ++p) {
           for (int64_t b = 0; b == 0 || b < blocks_; b += kSegmentBlocks) {
-            Format::template segment<isa>(x + b * kGemmBlock, padded, now, panel(p), blocks_, b,
+            Format::template segment<isa>(x + b * kGemmBlock, stride, now, panel(p), blocks_, b,
                                           std::min(kSegmentBlocks, blocks_ - b), totals);
           }
           store<isa>(row + r, now, p, 1, totals, kGemmPanel);

@@ -105,84 +105,115 @@ PERIGEE_INLINE void prefetch(const uint8_t*) {}
 constexpr int kHalves = 16 / kLanes;
 constexpr int64_t kPairBytes = 64;
 constexpr int64_t kBlockBytes = 16 * kPairBytes;
+constexpr int kStreamRowsMax = 2;         // rows up to which reading the weights is the limit
 constexpr int64_t kPrefetchBytes = 2048;  // ahead of the streaming loop: two blocks
 
-// R rows times H vectors of one panel over `blocks` blocks of one segment; total = sum, or total +
-// sum. With kScaled each block's sum is multiplied by its row's scale, scales[block][16], while it
-// is added.
-template <int R, int H, bool kScaled>
-PERIGEE_INLINE void micro_tile(const float* x, int64_t x_stride, const uint8_t* w, int64_t blocks,
-                               const float* scales, bool first, float* total) {
-  Vec acc[R][H];
+// The activations of R rows at one block. Rows are reached as pointer + {0, 1, 2} * stride + constant, which are address
+// modes; left alone, the compiler precomputes an address for every row and column and spills them.
+template <int R>
+struct RowPointers {
+  const char* p[(R + 2) / 3];
+  int64_t stride;
+
+  PERIGEE_INLINE RowPointers(const float* x, int64_t row_stride) : stride(row_stride * 4) {
+    for (int i = 0; i < (R + 2) / 3; ++i) {
+      p[i] = reinterpret_cast<const char*>(x) + 3 * i * stride;
+      asm("" : "+r"(p[i]));
+    }
+    asm volatile("" : "+r"(stride));
+  }
+  PERIGEE_INLINE Vec broadcast(int row, int column) const {
+    return vec_set1(reinterpret_cast<const float*>(p[row / 3] + row % 3 * stride + 4 * column));
+  }
+};
+
+// R rows times one panel over `blocks` blocks: acc[row][16] = sum, or += sum unless from_zero. With kScaled each block's
+// sum is multiplied by its output's scale, scales[block][16], while it is added.
+template <int R, bool kScaled>
+void micro_tile(const float* x, int64_t x_stride, const uint8_t* w, int64_t blocks,
+                const float* scales, bool from_zero, float* acc) {
+  Vec sum[R][kHalves];
   for (int r = 0; r < R; ++r) {
-    for (int h = 0; h < H; ++h) acc[r][h] = vec_zero();
+    for (int h = 0; h < kHalves; ++h) {
+      sum[r][h] = from_zero ? vec_zero() : vec_load(acc + r * 16 + h * kLanes);
+    }
   }
   for (int64_t b = 0; b < blocks; ++b) {
-    Vec even[R][H];
-    Vec odd[R][H];
+    Vec even[R][kHalves];
+    Vec odd[R][kHalves];
     for (int r = 0; r < R; ++r) {
-      for (int h = 0; h < H; ++h) even[r][h] = odd[r][h] = vec_zero();
+      for (int h = 0; h < kHalves; ++h) even[r][h] = odd[r][h] = vec_zero();
     }
-    const float* const xb = x + b * 32;
+    const RowPointers<R> rows(x + b * 32, x_stride);
     const uint8_t* const wb = w + b * kBlockBytes;
 #pragma GCC unroll 16
     for (int j = 0; j < 16; ++j) {
-      Vec we[H];
-      Vec wo[H];
-      for (int h = 0; h < H; ++h) load_pairs(wb + j * kPairBytes + h * kLanes * 4, we[h], wo[h]);
-      if constexpr (R <= 2) prefetch(wb + j * kPairBytes + kPrefetchBytes);
+      Vec we[kHalves];
+      Vec wo[kHalves];
+      for (int h = 0; h < kHalves; ++h)
+        load_pairs(wb + j * kPairBytes + h * kLanes * 4, we[h], wo[h]);
+      prefetch(wb + j * kPairBytes + kPrefetchBytes);
       for (int r = 0; r < R; ++r) {
-        const Vec xe = vec_set1(xb + r * x_stride + 2 * j);
-        for (int h = 0; h < H; ++h) even[r][h] = vec_fma(xe, we[h], even[r][h]);
-        const Vec xo = vec_set1(xb + r * x_stride + 2 * j + 1);
-        for (int h = 0; h < H; ++h) odd[r][h] = vec_fma(xo, wo[h], odd[r][h]);
+        const Vec xe = rows.broadcast(r, 2 * j);
+        for (int h = 0; h < kHalves; ++h) even[r][h] = vec_fma(xe, we[h], even[r][h]);
+        const Vec xo = rows.broadcast(r, 2 * j + 1);
+        for (int h = 0; h < kHalves; ++h) odd[r][h] = vec_fma(xo, wo[h], odd[r][h]);
       }
     }
     for (int r = 0; r < R; ++r) {
-      for (int h = 0; h < H; ++h) {
-        const Vec sum = vec_add(even[r][h], odd[r][h]);
+      for (int h = 0; h < kHalves; ++h) {
+        const Vec both = vec_add(even[r][h], odd[r][h]);
         if constexpr (kScaled) {
-          acc[r][h] = vec_fma(vec_load(scales + b * 16 + h * kLanes), sum, acc[r][h]);
+          sum[r][h] = vec_fma(vec_load(scales + b * 16 + h * kLanes), both, sum[r][h]);
         } else {
-          acc[r][h] = vec_add(acc[r][h], sum);
+          sum[r][h] = vec_add(sum[r][h], both);
         }
       }
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int h = 0; h < H; ++h) {
-      float* const to = total + r * 16 + h * kLanes;
-      vec_store(to, first ? acc[r][h] : vec_add(vec_load(to), acc[r][h]));
-    }
-  }
-}
-
-// All 16 outputs of R rows. Few rows read each line once; more rows go through half panels, whose
-// second reading comes from the cache, because two halves would not fit the registers.
-template <int R, bool kScaled>
-void micro_rows(const float* x, int64_t x_stride, const uint8_t* w, int64_t blocks,
-                const float* scales, bool first, float* total) {
-  if constexpr (kHalves == 1 || R <= 2) {
-    micro_tile<R, kHalves, kScaled>(x, x_stride, w, blocks, scales, first, total);
-  } else {
-    for (int h = 0; h < kHalves; ++h) {
-      const float* const half_scales = kScaled ? scales + h * kLanes : nullptr;
-      micro_tile<R, 1, kScaled>(x, x_stride, w + h * kLanes * 4, blocks, half_scales, first,
-                                total + h * kLanes);
-    }
+    for (int h = 0; h < kHalves; ++h) vec_store(acc + r * 16 + h * kLanes, sum[r][h]);
   }
 }
 
 // rows <= kRowsMax.
 template <bool kScaled, int R = kRowsMax>
 void micro_any(int rows, const float* x, int64_t x_stride, const uint8_t* w, int64_t blocks,
-               const float* scales, bool first, float* total) {
+               const float* scales, bool from_zero, float* acc) {
   if constexpr (R > 1) {
     if (rows < R) {
-      return micro_any<kScaled, R - 1>(rows, x, x_stride, w, blocks, scales, first, total);
+      return micro_any<kScaled, R - 1>(rows, x, x_stride, w, blocks, scales, from_zero, acc);
     }
   }
-  micro_rows<R, kScaled>(x, x_stride, w, blocks, scales, first, total);
+  micro_tile<R, kScaled>(x, x_stride, w, blocks, scales, from_zero, acc);
+}
+
+// Any number of rows times one panel over one segment: totals[row][16] = sum, or += sum unless first. Many rows walk over
+// sub-segments whose weights (14 KiB) and activations stay in L1; accumulators wait in memory between them.
+template <bool kScaled>
+PERIGEE_INLINE void micro_segment(const float* x, int64_t x_stride, int64_t rows, const uint8_t* w,
+                                  int64_t blocks, const float* scales, bool first, float* totals) {
+  constexpr int64_t kChunk = 8 * kRowsMax;
+  constexpr int64_t kSubBlocks = 14;
+  alignas(64) float part[kChunk * 16];
+  const int64_t sub = rows <= kStreamRowsMax ? blocks : kSubBlocks;
+  for (int64_t chunk = 0; chunk < rows; chunk += kChunk) {
+    const int64_t now = rows - chunk < kChunk ? rows - chunk : kChunk;
+    float* const to = totals + chunk * 16;
+    float* const acc = first ? to : part;
+    for (int64_t b = 0; b == 0 || b < blocks; b += sub) {
+      const int64_t count = blocks - b < sub ? blocks - b : sub;
+      const float* const sub_scales = kScaled ? scales + b * 16 : nullptr;
+      for (int64_t r = 0; r < now; r += kRowsMax) {
+        const int group = static_cast<int>(now - r < kRowsMax ? now - r : kRowsMax);
+        micro_any<kScaled>(group, x + (chunk + r) * x_stride + b * 32, x_stride,
+                           w + b * kBlockBytes, count, sub_scales, b == 0, acc + r * 16);
+      }
+    }
+    for (int64_t i = 0; !first && i < now * 16; i += kLanes) {
+      vec_store(to + i, vec_add(vec_load(to + i), vec_load(part + i)));
+    }
+  }
 }
 
 }  // namespace

@@ -21,10 +21,7 @@ void gemm_expand<Isa::PERIGEE_ISA>(const bf16* x, int64_t k, int64_t padded, flo
 template <>
 void gemm_segment<Isa::PERIGEE_ISA>(const float* x, int64_t x_stride, int64_t rows,
                                     const uint8_t* w, int64_t blocks, bool first, float* total) {
-  for (int64_t r = 0; r < rows; r += kRowsMax) {
-    const int now = static_cast<int>(rows - r < kRowsMax ? rows - r : kRowsMax);
-    micro_any<false>(now, x + r * x_stride, x_stride, w, blocks, nullptr, first, total + r * 16);
-  }
+  micro_segment<false>(x, x_stride, rows, w, blocks, nullptr, first, total);
 }
 
 template <>
