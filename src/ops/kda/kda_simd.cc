@@ -9,9 +9,10 @@ using namespace simd;
 
 constexpr int64_t kChunk = 16;
 constexpr bool kWide = Isa::PERIGEE_ISA == Isa::kAvx512;
-// Rows of factors that share a load of S: 8 accumulators of 16 lanes need half of the AVX-512
-// registers, 4 half of AVX2's.
-constexpr int kTileRows = kWide ? 8 : 4;
+// Rows that share a load of S. An FMA takes 4 cycles and two start in each, so at least 8 registers
+// of sums must be under way; half of AVX-512's 32 (one a row) or 12 of AVX2's 16 (two a row) leave
+// a margin.
+constexpr int kTileRows = kWide ? 16 : 6;
 
 // Scalars of the new rows of a chunk.
 struct Chunk {
@@ -57,6 +58,15 @@ void restore(const KdaHead& h, int64_t first) {
       for (int64_t r = c + 1; r < first; ++r) x = mul(x, load(h.open_alpha + r * h.key_pad + i));
       store(h.decayed + c * h.key_pad + i, x);
     }
+  }
+}
+
+// Asks for part `i` of `parts` of S while the rows are prepared: its columns are read block by
+// block later, an order that the processor does not foresee.
+void fetch_state(const KdaHead& h, int64_t i, int64_t parts) {
+  const int64_t size = h.key_dim * h.value_dim;
+  for (int64_t at = size * i / parts; at < size * (i + 1) / parts; at += 16) {
+    __builtin_prefetch(h.state + at, 1, 2);
   }
 }
 
@@ -116,47 +126,56 @@ void correlate(const KdaHead& h, Chunk& chunk, int64_t i) {
   chunk.m[r][r] = hsum(m);
 }
 
-// out[row] = sum_i factors[row][i] s[i] for R rows and B blocks of 16 columns: ascending FMA chains
+// products[row] = sum_i factors[row][i] block[i] for R rows and 16 columns: ascending FMA chains
 // from zero.
-template <int R, int B>
-PERIGEE_INLINE void state_tile(const float* factors, int64_t factor_stride, const float* s,
-                               int64_t s_stride, int64_t n, float* out, int64_t out_stride) {
-  f32x16 sum[R][B];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int b = 0; b < B; ++b) sum[r][b] = zero();
+template <int R>
+PERIGEE_INLINE void state_tile(const KdaHead& h, int64_t row, int64_t column) {
+  const float* factors = h.factors + row * h.key_pad;
+  f32x16 sum[R];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) sum[r] = zero();
+  for (int64_t i = 0; i < h.key_dim; ++i) {
+    const f32x16 s = load(h.block + 16 * i);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) sum[r] = fma(set1(factors[r * h.key_pad + i]), s, sum[r]);
   }
-  for (int64_t i = 0; i < n; ++i) {
-    f32x16 x[B];
-#pragma GCC unroll 8
-    for (int b = 0; b < B; ++b) x[b] = load(s + i * s_stride + 16 * b);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const f32x16 f = set1(factors[r * factor_stride + i]);
-#pragma GCC unroll 8
-      for (int b = 0; b < B; ++b) sum[r][b] = fma(f, x[b], sum[r][b]);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) store(h.products + (row + r) * h.value_pad + column, sum[r]);
+}
+
+// The same chains for the two factors of one new row, over all columns: S is read once from memory,
+// in the order in which it lies there. Partial sums rest in the products between panels of rows.
+void stream_state(const KdaHead& h) {
+  constexpr int64_t kPanel = 8;  // rows of S: 4 KiB of the published width, a page
+  const int64_t full = h.value_dim / 16 * 16;
+  for (int64_t v = 0; v < full; v += 16) {
+    store(h.products + v, zero());
+    store(h.products + h.value_pad + v, zero());
+  }
+  for (int64_t i = 0; i < h.key_dim; i += kPanel) {
+    const int64_t end = i + kPanel < h.key_dim ? i + kPanel : h.key_dim;
+    for (int64_t v = 0; v < full; v += 16) {
+      f32x16 first = load(h.products + v);
+      f32x16 second = load(h.products + h.value_pad + v);
+      for (int64_t j = i; j < end; ++j) {
+        const f32x16 s = load(h.state + j * h.value_dim + v);
+        first = fma(set1(h.factors[j]), s, first);
+        second = fma(set1(h.factors[h.key_pad + j]), s, second);
+      }
+      store(h.products + v, first);
+      store(h.products + h.value_pad + v, second);
     }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int b = 0; b < B; ++b) store(out + r * out_stride + 16 * b, sum[r][b]);
   }
 }
 
-// products = factors times S. One new row reads S in place; more copy a block of columns that stays
-// in the first cache.
+// products = factors times S. Several new rows share copies of blocks of columns that stay in the
+// first cache.
 void multiply_state(const KdaHead& h, const Chunk& chunk) {
-  constexpr int kBlocks =
-      kWide ? 4 : 2;  // columns of one new row: enough chains to hide an FMA's latency
   const int64_t rows = 2 * chunk.count;
   int64_t v = 0;
   if (chunk.count == 1) {
-    for (; v + 16 * kBlocks <= h.value_dim; v += 16 * kBlocks) {
-      state_tile<2, kBlocks>(h.factors, h.key_pad, h.state + v, h.value_dim, h.key_dim,
-                             h.products + v, h.value_pad);
-    }
+    stream_state(h);
+    v = h.value_dim / 16 * 16;
   }
   for (; v < h.value_dim; v += 16) {
     for (int64_t i = 0; i < h.key_dim; ++i) {
@@ -164,13 +183,10 @@ void multiply_state(const KdaHead& h, const Chunk& chunk) {
     }
     int64_t r = 0;
     for (; r + kTileRows <= rows; r += kTileRows) {
-      state_tile<kTileRows, 1>(h.factors + r * h.key_pad, h.key_pad, h.block, 16, h.key_dim,
-                               h.products + r * h.value_pad + v, h.value_pad);
+      state_tile<kTileRows>(h, r, v);
     }
-    for (; r < rows; r += 2) {
-      state_tile<2, 1>(h.factors + r * h.key_pad, h.key_pad, h.block, 16, h.key_dim,
-                       h.products + r * h.value_pad + v, h.value_pad);
-    }
+    for (; r + 4 <= rows; r += 4) state_tile<4>(h, r, v);
+    for (; r < rows; r += 2) state_tile<2>(h, r, v);
   }
 }
 
@@ -206,17 +222,17 @@ PERIGEE_INLINE void advance_rows(const KdaHead& h, int64_t i) {
   for (int64_t v = 0; v < h.value_dim; v += 16) {
     const int64_t n = h.value_dim - v;
     f32x16 s[N];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int j = 0; j < N; ++j) {
       s[j] = mul(set1(h.decay[i + j]), load_part(h.state + (i + j) * h.value_dim + v, n));
     }
     for (int64_t c = 0; c < kChunk; ++c) {
       const f32x16 u = load(h.open_u + c * h.value_pad + v);
       const float* d = h.decayed + c * h.key_pad + i;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int j = 0; j < N; ++j) s[j] = fma(set1(d[j]), u, s[j]);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int j = 0; j < N; ++j) store_part(h.state + (i + j) * h.value_dim + v, s[j], n);
   }
 }
@@ -224,6 +240,7 @@ PERIGEE_INLINE void advance_rows(const KdaHead& h, int64_t i) {
 void advance_state(const KdaHead& h) {
   int64_t i = 0;
   for (; i + kTileRows <= h.key_dim; i += kTileRows) advance_rows<kTileRows>(h, i);
+  for (; i + 2 <= h.key_dim; i += 2) advance_rows<2>(h, i);
   for (; i < h.key_dim; ++i) advance_rows<1>(h, i);
 }
 
@@ -239,6 +256,7 @@ void kda_head<Isa::PERIGEE_ISA>(const KdaHead& h) {
     chunk.count = kChunk - chunk.first < h.rows - row ? kChunk - chunk.first : h.rows - row;
     restore(h, chunk.first);
     for (int64_t i = 0; i < chunk.count; ++i) {
+      if (chunk.count > 1) fetch_state(h, i, chunk.count);
       prepare_row(h, chunk, i, rate);
       correlate(h, chunk, i);
     }
