@@ -41,6 +41,10 @@ std::vector<float> make_work(const KdaParams& p, KdaHead& h) {
   return work;
 }
 
+float* state_of(const KdaParams& p, const KdaSequence& s, int64_t head) {
+  return static_cast<float*>(s.state) + head * p.key_dim * p.value_dim;
+}
+
 void place(const KdaInputs& in, const KdaSequence& s, int64_t head, const Tensor& out, KdaHead& h) {
   const int64_t key = head * h.key_dim;
   const int64_t value = head * h.value_dim;
@@ -58,7 +62,6 @@ void place(const KdaInputs& in, const KdaSequence& s, int64_t head, const Tensor
   h.a_log = in.a_log.as<float>()[head];
   h.rows = s.rows;
   h.position = s.position;
-  h.state = static_cast<float*>(s.state) + head * h.key_dim * h.value_dim;
   h.open_k = static_cast<float*>(s.open) + head * kKdaChunk * (2 * h.key_pad + h.value_pad);
   h.open_alpha = h.open_k + kKdaChunk * h.key_pad;
   h.open_u = h.open_alpha + kKdaChunk * h.key_pad;
@@ -80,7 +83,12 @@ void kda(const Context& context, const KdaInputs& in, const KdaParams& params,
     KdaHead h = {};
     const std::vector<float> work = make_work(params, h);
     for (int64_t i = begin; i < end; ++i) {
+      const auto state = [&](int64_t item) {
+        return state_of(params, sequences[static_cast<size_t>(item % count)], item / count);
+      };
       place(in, sequences[static_cast<size_t>(i % count)], i / count, out, h);
+      h.state = state(i);
+      h.next = i + 1 == end ? nullptr : state(i + 1);
       with_isa(context.isa, [&]<Isa isa>() { kda_head<isa>(h); });
     }
   });

@@ -154,6 +154,11 @@ void stream_state(const KdaHead& h) {
   }
   for (int64_t i = 0; i < h.key_dim; i += kPanel) {
     const int64_t end = i + kPanel < h.key_dim ? i + kPanel : h.key_dim;
+    if (h.next != nullptr) {  // memory works on the next head during this one's arithmetic
+      for (int64_t at = i * h.value_dim; at < end * h.value_dim; at += 16) {
+        __builtin_prefetch(h.next + at, 0, 2);
+      }
+    }
     for (int64_t v = 0; v < full; v += 16) {
       f32x16 first = load(h.products + v);
       f32x16 second = load(h.products + h.value_pad + v);

@@ -37,6 +37,7 @@ struct KdaHead {
   int64_t value_dim;
   int64_t value_pad;
   float* state;       // [K, V]
+  const float* next;  // state of the thread's next head, or null
   float* open_k;      // [16, key_pad]
   float* open_alpha;  // [16, key_pad]
   float* open_u;      // [16, value_pad]
