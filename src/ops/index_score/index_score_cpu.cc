@@ -10,11 +10,13 @@ namespace perigee::ops::cpu {
 namespace {
 
 constexpr int64_t kPage = tensor::kPageTokens;
-constexpr int64_t kQueryNumbers =
-    1 << 16;  // decoded queries of a block of rows: 256 KiB, half a second-level cache
+// Decoded queries of a block of rows: 256 KiB, half a second-level cache.
+constexpr int64_t kQueryNumbers = 1 << 16;
 constexpr int64_t kRowsMax = 64;  // more rows no longer make decoding a tile noticeably cheaper
-constexpr int64_t kPagesMax =
-    16;  // a range of keys: enough to make up for decoding the block's queries
+// A range of keys. Every range takes the block's queries through the format again, which costs about
+// as much as scoring one page.
+constexpr int64_t kPagesMin = 4;
+constexpr int64_t kPagesMax = 64;
 
 // A block of one sequence's rows against a range of its pages.
 struct Item {
@@ -27,10 +29,14 @@ struct Item {
 
 std::vector<Item> make_items(std::span<const IndexSequence> sequences, int64_t rows_max,
                              int threads) {
-  int64_t work = 0;
-  for (const IndexSequence& s : sequences) work += (s.position + s.rows + kPage - 1) / kPage;
-  // One short sequence still has something for every thread.
-  const int64_t pages = std::clamp<int64_t>(work / (4 * threads), 1, kPagesMax);
+  int64_t work = 0;  // pages of all blocks of rows
+  for (const IndexSequence& s : sequences) {
+    const int64_t blocks = (s.rows + rows_max - 1) / rows_max;
+    work += blocks * ((s.position + s.rows + kPage - 1) / kPage);
+  }
+  // Small calls still have something for every thread.
+  const int64_t parts = threads == 1 ? 1 : 2 * threads;
+  const int64_t pages = std::clamp(work / parts, kPagesMin, kPagesMax);
   std::vector<Item> items;
   for (const IndexSequence& s : sequences) {
     for (int64_t first = 0; first < s.rows; first += rows_max) {
