@@ -74,7 +74,7 @@ def test_reference_device_does_not_depend_on_chunks(perigee, ids_file):
 
 
 def test_sampling_is_a_function_of_the_seed(perigee):
-  call = ["generate", DEMO, "--prompt", "Say this: seven green lamps", "--max-tokens", 40]
+  call = ["generate", DEMO, "--prompt", "Say this: seven green lamps", "--max-tokens", 20, "--temperature", 5]
   first = perigee.json(*call, "--seed", 3)
   assert perigee.json(*call, "--seed", 3) == first
-  assert any(perigee.json(*call, "--seed", seed)["ids"] != first["ids"] for seed in range(4, 12))
+  assert any(perigee.json(*call, "--seed", seed)["ids"] != first["ids"] for seed in range(4, 7))

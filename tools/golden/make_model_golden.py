@@ -5,7 +5,8 @@
 Fields: `weights_sha256` of the checkpoint; `ids`; `logsumexp`, `target_logprob`, `top` (five [id,
 log-prob] pairs a position), in float64 with nothing rounded; `emulated`, target log-probs with BF16
 rounding for named cache formats; for some specs `selections` (layer, row, positions, margin to the
-first one left out) and `trace` (after each layer the residual accumulator of the last token).
+first one left out), `selection_slack` (the largest of these margins at which BF16 rounding alone, with BF16 caches,
+chose another set) and `trace` (after each layer the residual accumulator of the last token).
 """
 
 import argparse
@@ -59,6 +60,11 @@ def golden(path, ids, top=5, selected=False):
         [s.layer, s.row, s.positions, float(f"{s.margin:.6g}")] for s in truth.selections
     ]
     result["trace"] = [layer[-1].tolist() for layer in truth.trace]
+    rounded = model_lib.Model(path, "bf16", "bf16", "bf16")
+    model_lib.score(rounded, ids, 1)
+    result["selection_slack"] = max(
+        [s.margin for s, r in zip(truth.selections, rounded.selections) if s.positions != r.positions],
+        default=0.0)
   result["emulated"] = []
   for latent, keys in cache_formats(truth.c):
     emulated = model_lib.score(model_lib.Model(path, "bf16", latent, keys), ids, 1)
