@@ -42,8 +42,7 @@ PERIGEE_INLINE void prefetch(const uint8_t* p) {
 #elif defined(__AVX2__)
 using Vec = __m256;
 constexpr int kLanes = 8;
-constexpr int kRowsMax =
-    6;  // 12 chains, two weights and one activation; the accumulators wait in L1
+constexpr int kRowsMax = 2;  // 8 chains, as many as their latency needs, in 16 registers
 PERIGEE_INLINE Vec vec_zero() {
   return _mm256_setzero_ps();
 }

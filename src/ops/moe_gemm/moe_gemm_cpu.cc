@@ -6,8 +6,8 @@ namespace perigee::ops::cpu {
 namespace {
 
 constexpr int64_t kBlockCodes = 256;  // 16 rows x 32 columns x 4 bits
-constexpr int64_t kStreamRows =
-    4;  // up to here codes are decoded in registers; above, once into a BF16 panel
+// Rows up to which decoding in registers, four rows at a time, beats decoding once into a BF16 panel.
+constexpr int64_t kStreamRows = 8;
 
 // Panels of MXFP4 codes (kTiledMxfp4).
 struct Mxfp4Panels {
@@ -25,7 +25,11 @@ struct Mxfp4Panels {
     const uint8_t* const codes = panel + block * kBlockCodes;
     const uint8_t* const bytes = scales(panel, panel_blocks) + block * kGemmPanel;
     if (rows <= kStreamRows) {
-      return moe_stream<isa>(x, x_stride, rows, codes, bytes, blocks, block == 0, totals);
+      for (int64_t r = 0; r < rows; r += 4) {
+        moe_stream<isa>(x + r * x_stride, x_stride, std::min<int64_t>(4, rows - r), codes, bytes,
+                        blocks, block == 0, totals + r * kGemmPanel);
+      }
+      return;
     }
     auto* const pairs = scratch<uint8_t>(Scratch::kWeights, blocks * kAmxTileBytes);
     auto* const factors = scratch<float>(Scratch::kScales, blocks * kGemmPanel);

@@ -121,9 +121,10 @@ PERIGEE_INLINE void store_pairs(uint8_t* p, Vec even, Vec odd) {
 
 #endif
 
+// One group of 8 columns into the chains of R rows.
 template <int R, int H, int kPair = 0>
-PERIGEE_INLINE void add_pairs(const Codes (&codes)[H], const float* x, int64_t x_stride,
-                              Vec (&even)[R][H], Vec (&odd)[R][H]) {
+PERIGEE_INLINE void add_pairs(const Codes (&codes)[H], const RowPointers<R>& x, Vec (&even)[R][H],
+                              Vec (&odd)[R][H]) {
   Vec we[H];
   Vec wo[H];
   for (int h = 0; h < H; ++h) {
@@ -131,45 +132,67 @@ PERIGEE_INLINE void add_pairs(const Codes (&codes)[H], const float* x, int64_t x
     wo[h] = codes[h].template column<2 * kPair + 1>();
   }
   for (int r = 0; r < R; ++r) {
-    const Vec xe = vec_set1(x + r * x_stride + 2 * kPair);
+    const Vec xe = x.broadcast(r, 2 * kPair);
     for (int h = 0; h < H; ++h) even[r][h] = vec_fma(xe, we[h], even[r][h]);
-    const Vec xo = vec_set1(x + r * x_stride + 2 * kPair + 1);
+    const Vec xo = x.broadcast(r, 2 * kPair + 1);
     for (int h = 0; h < H; ++h) odd[r][h] = vec_fma(xo, wo[h], odd[r][h]);
   }
-  if constexpr (kPair < 3) add_pairs<R, H, kPair + 1>(codes, x, x_stride, even, odd);
+  if constexpr (kPair < 3) add_pairs<R, H, kPair + 1>(codes, x, even, odd);
+}
+
+// Adds B neighbouring blocks to the accumulators, in order. Their chains run side by side: those of one block alone would
+// wait for the latency of the multiply-adds.
+template <int R, int H, int B>
+PERIGEE_INLINE void add_blocks(const float* x, int64_t x_stride, const uint8_t* codes,
+                               const uint8_t* scales, Vec (&acc)[R][H]) {
+  Vec even[B][R][H];
+  Vec odd[B][R][H];
+  for (int b = 0; b < B; ++b) {
+    for (int r = 0; r < R; ++r) {
+      for (int h = 0; h < H; ++h) even[b][r][h] = odd[b][r][h] = vec_zero();
+    }
+  }
+  for (int g = 0; g < 4; ++g) {
+#pragma GCC unroll 4
+    for (int b = 0; b < B; ++b) {
+      const uint8_t* const p = codes + b * kBlockCodes + g * kGroupCodes;
+      const RowPointers<R> rows(x + b * 32 + g * 8, x_stride);
+      prefetch(p + kPrefetchBytes);
+      if constexpr (H == 2) {
+        const Codes both[2] = {Codes(p), Codes(p + kLanes * 4)};
+        add_pairs<R, H>(both, rows, even[b], odd[b]);
+      } else {
+        const Codes one[1] = {Codes(p)};
+        add_pairs<R, H>(one, rows, even[b], odd[b]);
+      }
+    }
+  }
+  for (int b = 0; b < B; ++b) {
+    for (int h = 0; h < H; ++h) {
+      const Vec scale = load_scales(scales + b * 16 + h * kLanes);
+      for (int r = 0; r < R; ++r) {
+        acc[r][h] = vec_fma(scale, vec_add(even[b][r][h], odd[b][r][h]), acc[r][h]);
+      }
+    }
+  }
 }
 
 // R rows times H vectors of a panel.
 template <int R, int H>
 PERIGEE_INLINE void stream_tile(const float* x, int64_t x_stride, const uint8_t* codes,
                                 const uint8_t* scales, int64_t blocks, bool first, float* totals) {
+  constexpr int kTogether = 4 / (R * H) > 1 ? 4 / (R * H) : 1;  // eight chains, or one block's
   Vec acc[R][H];
   for (int r = 0; r < R; ++r) {
     for (int h = 0; h < H; ++h) acc[r][h] = vec_zero();
   }
-  for (int64_t b = 0; b < blocks; ++b) {
-    Vec even[R][H];
-    Vec odd[R][H];
-    for (int r = 0; r < R; ++r) {
-      for (int h = 0; h < H; ++h) even[r][h] = odd[r][h] = vec_zero();
-    }
-    for (int g = 0; g < 4; ++g) {
-      const uint8_t* const p = codes + b * kBlockCodes + g * kGroupCodes;
-      prefetch(p + kPrefetchBytes);
-      if constexpr (H == 2) {
-        const Codes both[2] = {Codes(p), Codes(p + kLanes * 4)};
-        add_pairs<R, H>(both, x + b * 32 + g * 8, x_stride, even, odd);
-      } else {
-        const Codes one[1] = {Codes(p)};
-        add_pairs<R, H>(one, x + b * 32 + g * 8, x_stride, even, odd);
-      }
-    }
-    for (int h = 0; h < H; ++h) {
-      const Vec scale = load_scales(scales + b * 16 + h * kLanes);
-      for (int r = 0; r < R; ++r) {
-        acc[r][h] = vec_fma(scale, vec_add(even[r][h], odd[r][h]), acc[r][h]);
-      }
-    }
+  int64_t b = 0;
+  for (; b + kTogether <= blocks; b += kTogether) {
+    add_blocks<R, H, kTogether>(x + b * 32, x_stride, codes + b * kBlockCodes, scales + b * 16,
+                                acc);
+  }
+  for (; b < blocks; ++b) {
+    add_blocks<R, H, 1>(x + b * 32, x_stride, codes + b * kBlockCodes, scales + b * 16, acc);
   }
   for (int r = 0; r < R; ++r) {
     for (int h = 0; h < H; ++h) {
@@ -240,11 +263,7 @@ template <>
 void moe_scaled<Isa::PERIGEE_ISA>(const float* x, int64_t x_stride, int64_t rows,
                                   const uint8_t* pairs, int64_t blocks, const float* factors,
                                   bool first, float* totals) {
-  for (int64_t r = 0; r < rows; r += kRowsMax) {
-    const int now = static_cast<int>(rows - r < kRowsMax ? rows - r : kRowsMax);
-    micro_any<true>(now, x + r * x_stride, x_stride, pairs, blocks, factors, first,
-                    totals + r * 16);
-  }
+  micro_segment<true>(x, x_stride, rows, pairs, blocks, factors, first, totals);
 }
 
 }  // namespace perigee::ops::cpu
