@@ -67,13 +67,13 @@ class [[nodiscard]] Result {
     require_value();
     return *std::get_if<0>(&state_);
   }
-  T&& value() && {
+  T value() && {  // by value: a reference into a temporary would dangle in a loop or a check
     require_value();
     return std::move(*std::get_if<0>(&state_));
   }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(*this).value(); }
+  T operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 

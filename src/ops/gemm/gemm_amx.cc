@@ -15,6 +15,9 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
+// A constant in memory: g++ 12 tells its optimiser that ldtilecfg reads eight bytes, so of a local object it would drop the rest.
+constexpr TileConfig kTileConfig;
+
 constexpr int kTileStride = 64;  // packed operands: rows of a tile are neighbours
 constexpr int64_t kTileBytes = 1024;
 constexpr int64_t kPrefetchTiles = 4;
@@ -71,8 +74,7 @@ void block(const std::byte* a, int64_t a_tile_bytes, const uint8_t* w, int64_t w
 }  // namespace
 
 AmxTiles::AmxTiles() {
-  const TileConfig config;
-  _tile_loadconfig(&config);
+  _tile_loadconfig(&kTileConfig);
 }
 
 AmxTiles::~AmxTiles() {
