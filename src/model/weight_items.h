@@ -1,10 +1,10 @@
-// What    The rows of the weight table with their tensors in a checkpoint, after an audit: each row has its tensor, with
-//         the right type and shape, and each tensor has its row or is known to be left out.
+// What    The rows of the weight table with their tensors in a checkpoint, after an audit: each row has its tensor,
+//         with the right type and shape, and each tensor has its row or is known to be left out.
 // Owner   model.
 // Threads Pure functions.
 // Errors  Result with one sentence that names the file and the tensor.
-// Source  A checkpoint may name its tensors otherwise: perigee_renames.json maps its names to ours, {L} and {E} standing
-//         for layer and expert.
+// Source  A checkpoint may name its tensors otherwise: perigee_renames.json maps its names to ours, {L} and {E}
+//         standing for layer and expert.
 #pragma once
 
 #include <map>

@@ -40,7 +40,8 @@ struct IndexerWeights {
 };
 
 struct MlaWeights {
-  Weight in;           // rows: q_a (or whole q_proj if q_lora == 0) | kv_a C+r | gate H*v | index key J | index head weights I
+  // Rows: q_a (or whole q_proj if q_lora == 0) | kv_a C+r | gate H*v | index key J | index head weights I.
+  Weight in;
   Tensor q_norm;       // [q_lora] bf16
   Tensor kv_norm;      // [C] bf16
   Weight q_b;          // [H*(nope+r), q_lora]
