@@ -9,6 +9,7 @@
 #include "ops/moe_permute/moe_permute_cases.h"
 #include "ops/moe_route/moe_route.h"
 #include "ops/moe_route/moe_route_cases.h"
+#include "tensor/arena.h"
 
 namespace perigee::bench {
 namespace {
@@ -48,7 +49,7 @@ Routing route(uint64_t seed, const ops::MoeCase& c) {
 }
 
 struct MoeData {
-  std::vector<uint8_t> weights;
+  tensor::Arena arena;  // huge pages, as the engine's weights
   std::vector<std::vector<ops::Weight>> layers;
   std::vector<Routing> routings;
   int64_t next = 0;
@@ -59,12 +60,16 @@ struct MoeData {
 std::shared_ptr<MoeData> make_moe(const ops::MoeCase& c) {
   auto d = std::make_shared<MoeData>();
   const int64_t bytes = ops::moe_packed_bytes(c.n, c.k);
-  d->weights.resize(static_cast<size_t>(bytes * c.experts * kLayers));
+  const auto all = static_cast<size_t>(bytes * c.experts * kLayers);
+  Result<tensor::Arena> arena = tensor::Arena::create(all, "weights of the benchmark");
+  CHECK(arena.ok());
+  d->arena = std::move(arena.value());
+  auto* const weights = reinterpret_cast<uint8_t*>(d->arena.allocate(all));
   const ops::Mxfp4Rows rows = ops::random_mxfp4(1, c.n, c.k);
-  ops::moe_pack_mxfp4(rows.codes.data(), rows.scales.data(), c.n, c.k, d->weights.data(), c.n, 0);
+  ops::moe_pack_mxfp4(rows.codes.data(), rows.scales.data(), c.n, c.k, weights, c.n, 0);
   for (int64_t i = 0; i < c.experts * kLayers; ++i) {
-    uint8_t* const to = d->weights.data() + i * bytes;
-    if (i > 0) std::memcpy(to, d->weights.data(), static_cast<size_t>(bytes));
+    uint8_t* const to = weights + i * bytes;
+    if (i > 0) std::memcpy(to, weights, static_cast<size_t>(bytes));
     if (i % c.experts == 0) d->layers.emplace_back();
     d->layers.back().push_back({tensor::WeightLayout::kTiledMxfp4, c.n, c.k, to, nullptr});
   }
