@@ -53,7 +53,7 @@ constexpr int64_t kExpandedBytes = 384
                                    << 10;  // FP32 activations of a row block: most of an L2 cache
 constexpr int64_t kStridePad = 16;  // floats: rows a multiple of 4 KiB apart would share cache sets
 constexpr int64_t kVectorGroup = 8;  // panels that share one expansion of a row block
-constexpr int64_t kAmxGroup = 16;    // panels of a segment (896 KiB) that wait in L2 for all rows
+constexpr int64_t kAmxGroup = 24;    // panels whose accumulators stay in L2 (gemm_driver.cc)
 constexpr int64_t kRowPart = 512;    // rows of one unit; bounds the totals of a group
 constexpr int64_t kRowPartMin = 64;  // the same when there are too few panels for all threads
 constexpr int64_t kAmxRowsMin = 8;   // rows from which matrix tiles beat vectors
