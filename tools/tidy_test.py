@@ -6,11 +6,13 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCES = (".h", ".cc", ".cu", ".cuh")
-COLUMNS_MAX = 120
+COLUMNS_MAX = 130
 LINES_MAX = 500
 
 # Longer files need a reason.
-LONG_FILES = {}
+LONG_FILES = {
+    "src/text/output_parser_test.cc",  # one table of cases for one state machine
+}
 
 # What each room may include (docs/map.md).
 ROOMS = {
@@ -32,7 +34,7 @@ FORBIDDEN = {
     r"\bmalloc\(": [],  # arenas and containers
     r"-ffast-math|\bfast-math\b": [],  # one arithmetic
     r"\bvirtual\b": [],  # free functions between a call and its kernel
-    r"#\s*define\s": ["base/check.h", "num/simd.h"],  # macros only for checks and the inline attribute
+    r"#\s*define\s": ["base/check.h", "num/simd.h", "text/pretokenizer.cc"],  # checks, the inline attribute, PCRE2's own
 }
 
 

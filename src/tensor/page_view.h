@@ -3,10 +3,10 @@
 // Threads Value type; the records of a token may be read while other tokens are written.
 // Errors  None here: positions beyond the table are a bug of the caller.
 //
-// A block of `block_tokens` tokens (a power of two, a multiple of kPageTokens) lies in one pool row. Inside a row, the
-// layer's records stand in kernel pages of kPageTokens tokens; every page is kPageTokens * token_bytes long. How the
-// bytes of a page are divided among its tokens is the record format's matter (num/records.h): most formats put one whole record after
-// the other, key formats with scales put all values first and then all scales.
+// A block of `block_tokens` tokens (a power of two, a multiple of kPageTokens) lies in one pool row. Inside a row, the layer's
+// records stand in kernel pages of kPageTokens tokens; every page is kPageTokens * token_bytes long. How the bytes of a page are
+// divided among its tokens is the record format's matter (num/records.h): most formats put one whole record after the other, key
+// formats with scales put all values first and then all scales.
 #pragma once
 
 #include <cstddef>
