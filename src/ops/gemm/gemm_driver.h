@@ -49,15 +49,21 @@ void run_balanced(ThreadPool& pool, std::span<const Work> work,
                   const std::function<void(int64_t, int64_t, int64_t)>& body);
 
 constexpr int64_t kSegmentBlocks = kGemmSegment / kGemmBlock;
-constexpr int64_t kExpandedBytes = 384
-                                   << 10;  // FP32 activations of a row block: most of an L2 cache
-constexpr int64_t kStridePad = 16;  // floats: rows a multiple of 4 KiB apart would share cache sets
-constexpr int64_t kVectorGroup = 8;  // panels that share one expansion of a row block
-constexpr int64_t kAmxGroup = 24;    // panels whose accumulators stay in L2 (gemm_driver.cc)
-constexpr int64_t kRowPart = 512;    // rows of one unit; bounds the totals of a group
-constexpr int64_t kRowPartMin = 64;  // the same when there are too few panels for all threads
-constexpr int64_t kAmxRowsMin = 8;   // rows from which matrix tiles beat vectors
-constexpr int64_t kAmxTileBytes = 1024;  // 16 rows of 32 BF16 values
+// FP32 activations of a row block: most of an L2 cache.
+constexpr int64_t kExpandedBytes = 384 << 10;
+// Floats between the rows of a row block beyond their contents: rows a multiple of 4 KiB apart would share cache sets.
+constexpr int64_t kStridePad = 16;
+// Panels that share one expansion of a row block.
+constexpr int64_t kVectorGroup = 8;
+// Panels whose accumulators stay in L2 while all rows pass by (amx_segment).
+constexpr int64_t kAmxGroup = 24;
+// Rows of one unit, which bounds the totals of a group; and the same when there are too few panels for all threads.
+constexpr int64_t kRowPart = 512;
+constexpr int64_t kRowPartMin = 64;
+// Rows from which matrix tiles beat vectors.
+constexpr int64_t kAmxRowsMin = 8;
+// 16 rows of 32 BF16 values.
+constexpr int64_t kAmxTileBytes = 1024;
 
 inline int64_t blocks_of(int64_t k) {
   return (k + kGemmBlock - 1) / kGemmBlock;
