@@ -26,7 +26,7 @@ struct Routing {
 Routing route(uint64_t seed, const ops::MoeCase& c) {
   std::vector<std::vector<int32_t>> rows(static_cast<size_t>(c.experts));
   for (int64_t t = 0; t < c.tokens; ++t) {
-    // Distinct experts: a random start and an odd step through a power of two or any other count of experts.
+    // Distinct experts: drawn again while taken.
     std::vector<bool> taken(static_cast<size_t>(c.experts));
     uint64_t draw = 0;
     for (int64_t a = 0; a < c.active;) {
