@@ -20,13 +20,6 @@ constexpr TileConfig kTileConfig;
 
 constexpr int kTileStride = 64;  // packed operands: rows of a tile are neighbours
 constexpr int64_t kTileBytes = 1024;
-constexpr int64_t kPrefetchTiles = 4;
-
-inline void prefetch_tile(const uint8_t* p) {
-  for (int i = 0; i < 16; ++i) {
-    _mm_prefetch(reinterpret_cast<const char*>(p + i * 64), _MM_HINT_T0);
-  }
-}
 
 // Accumulators are tiles 0..3 (row tile, panel), activations 4 and 5, weights 6 and 7. Tile numbers
 // are immediates.
@@ -61,9 +54,6 @@ void block(const std::byte* a, int64_t a_tile_bytes, const uint8_t* w, int64_t w
       _tile_dpbf16ps(2, 5, 6);
       if constexpr (kPanels == 2) _tile_dpbf16ps(3, 5, 7);
     }
-    // The weights come from L2 or memory; activations of a sub-segment stay in L1.
-    prefetch_tile(wb + kPrefetchTiles * kTileBytes);
-    if constexpr (kPanels == 2) prefetch_tile(wb + w_panel_bytes + kPrefetchTiles * kTileBytes);
   }
   _tile_stored(0, acc, acc_bytes);
   if constexpr (kPanels == 2) _tile_stored(1, acc + 16, acc_bytes);

@@ -84,48 +84,27 @@ ExponentRange exponent_range(const bf16* const* rows, int64_t row_count, int64_t
   return {low - 127, high - 127};
 }
 
-#if defined(__x86_64__)
-namespace {
-
-constexpr int64_t kLine = 64;
-constexpr int64_t kSubBlocks = 14;  // a pair of row tiles over so many blocks is 28 KiB: it stays in L1
-
-// Asks for row pair t's share of the weights that the next sub-segment reads, so that they wait in L2 by then.
-void prefetch_share(const AmxSegment& s, int64_t panel, int64_t block, int64_t blocks, int64_t t) {
-  const int64_t lines = blocks * kAmxTileBytes / kLine;
-  const uint8_t* const from = s.w.data + panel * s.w.panel_bytes + block * kAmxTileBytes;
-  const int64_t end = std::min(lines, lines * (t + 2) / s.row_tiles);
-  for (int64_t i = lines * t / s.row_tiles; i < end; ++i) __builtin_prefetch(from + i * kLine, 0, 2);
-}
-
-// acc[16 * row_tiles][stride] (+)= row tiles times panels over the sub-segment of `blocks` blocks at block b.
-void amx_sub_segment(const AmxSegment& s, int64_t b, int64_t blocks, float* acc) {
-  const int64_t next = b + blocks;
-  const int64_t next_blocks = std::min(kSubBlocks, s.blocks - next);
-  for (int64_t t = 0; t < s.row_tiles; t += 2) {
-    const int row_tiles = static_cast<int>(std::min<int64_t>(2, s.row_tiles - t));
-    const std::byte* const a = s.a + t * s.a_tile_bytes + b * kAmxTileBytes;
-    for (int64_t p = 0; p < s.panels; p += 2) {
-      const int panels = static_cast<int>(std::min<int64_t>(2, s.panels - p));
-      for (int64_t i = p; next_blocks > 0 && i < p + panels; ++i) prefetch_share(s, i, next, next_blocks, t);
-      amx_block(a, s.a_tile_bytes, row_tiles, s.w.data + p * s.w.panel_bytes + b * kAmxTileBytes, s.w.panel_bytes,
-                panels, blocks, b == 0, acc + t * 16 * s.stride + p * kGemmPanel, s.stride);
-    }
-  }
-}
-
-}  // namespace
-#endif
-
-// Sub-segments are outermost: all row tiles over one sub-segment (448 KiB for 512 rows), its weights (336 KiB for a group of
-// panels) and the accumulators (768 KiB) share a 2 MiB L2. With the rows outermost the weights would come from L3 again for every
-// pair of row tiles, which measured an eighth of the tile rate. Few row tiles read the weights once, best in one run.
+// A pair of panels over a sub-segment (16 KiB) waits in L1 while all row tiles pass by from L2, so weights are read once from
+// memory; the accumulators and the activations of a sub-segment stay in L2. Few row tiles read everything once, best in one
+// run. docs/kernels/gemm.md has the orders that were tried.
 void amx_segment(const AmxSegment& s) {
 #if defined(__x86_64__)
+  constexpr int64_t kSubBlocks = 8;
   const int64_t sub = s.row_tiles > 2 ? kSubBlocks : s.blocks;
   const int64_t rows = 16 * s.row_tiles;
   float* const acc = s.first ? s.totals : scratch<float>(Scratch::kPart, rows * s.stride);
-  for (int64_t b = 0; b < s.blocks; b += sub) amx_sub_segment(s, b, std::min(sub, s.blocks - b), acc);
+  for (int64_t b = 0; b < s.blocks; b += sub) {
+    const int64_t blocks = std::min(sub, s.blocks - b);
+    for (int64_t p = 0; p < s.panels; p += 2) {
+      const int panels = static_cast<int>(std::min<int64_t>(2, s.panels - p));
+      const uint8_t* const w = s.w.data + p * s.w.panel_bytes + b * kAmxTileBytes;
+      for (int64_t t = 0; t < s.row_tiles; t += 2) {
+        const int row_tiles = static_cast<int>(std::min<int64_t>(2, s.row_tiles - t));
+        amx_block(s.a + t * s.a_tile_bytes + b * kAmxTileBytes, s.a_tile_bytes, row_tiles, w, s.w.panel_bytes, panels,
+                  blocks, b == 0, acc + t * 16 * s.stride + p * kGemmPanel, s.stride);
+      }
+    }
+  }
   for (int64_t r = 0; !s.first && r < rows; ++r) {
     gemm_add<Isa::kAvx512>(s.totals + r * s.stride, acc + r * s.stride, s.panels * kGemmPanel);
   }

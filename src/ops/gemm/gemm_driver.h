@@ -56,9 +56,9 @@ constexpr int64_t kStridePad = 16;
 // Panels that share one expansion of a row block.
 constexpr int64_t kVectorGroup = 8;
 // Panels whose accumulators stay in L2 while all rows pass by (amx_segment).
-constexpr int64_t kAmxGroup = 24;
+constexpr int64_t kAmxGroup = 16;
 // Rows of one unit, which bounds the totals of a group; and the same when there are too few panels for all threads.
-constexpr int64_t kRowPart = 512;
+constexpr int64_t kRowPart = 256;
 constexpr int64_t kRowPartMin = 64;
 // Rows from which matrix tiles beat vectors.
 constexpr int64_t kAmxRowsMin = 8;
