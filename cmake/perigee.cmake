@@ -30,9 +30,9 @@ else()
   set(PERIGEE_ISAS kGeneric)
 endif()
 set(PERIGEE_FLAGS_kGeneric "")
-set(PERIGEE_FLAGS_kAvx2 -mavx2 -mfma -mf16c)
+set(PERIGEE_FLAGS_kAvx2 $<$<CONFIG:Release>:-O3> -mavx2 -mfma -mf16c)
 # g++ 12 warns inside its own AVX-512 header (an "undefined" register): those two warnings are off there.
-set(PERIGEE_FLAGS_kAvx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+set(PERIGEE_FLAGS_kAvx512 $<$<CONFIG:Release>:-O3> -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
                           -mprefer-vector-width=512 -Wno-uninitialized -Wno-maybe-uninitialized)
 set(PERIGEE_FLAGS_AMX ${PERIGEE_FLAGS_kAvx512} -mamx-tile -mamx-bf16)
 
