@@ -289,7 +289,7 @@ Result<Session> Engine::open_session(int64_t tokens_max) {
 Result<Generated> Engine::generate_in(Session& session, const GenerateRequest& request, const OnToken& on_token) {
   const int64_t needed = static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
   if (needed > session.tokens_max()) {
-    return out_of_range("the conversation needs {} tokens, this session holds {}", needed, session.tokens_max());
+    return out_of_range("the conversation needs {} tokens, there is room for {}", needed, session.tokens_max());
   }
   Session::State& state = *session.state_;
   model::Sequence& sequence = state.run->states->sequence(0);
