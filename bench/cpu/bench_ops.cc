@@ -91,6 +91,8 @@ int run(const Options& options) {
       "%.1f GFLOP/s\n",
       machine.read_bytes_per_s_one_thread * 1e-9, machine.read_bytes_per_s * 1e-9,
       machine.vector_flops_per_s * 1e-9, machine.matrix_unit, machine.matrix_flops_per_s * 1e-9);
+  if (machine.matrix_fed_flops_per_s > 0)
+    std::printf("%s fed from L1: %.1f GFLOP/s\n", machine.matrix_unit, machine.matrix_fed_flops_per_s * 1e-9);
   std::printf(
       "medians of at least 5 runs and %.1f s after 3 runs to warm up; weights come from "
       "memory%s\n\n",
@@ -102,6 +104,7 @@ int run(const Options& options) {
                        {"read_bytes_per_s_one_thread", machine.read_bytes_per_s_one_thread},
                        {"vector_flops_per_s", machine.vector_flops_per_s},
                        {"matrix_flops_per_s", machine.matrix_flops_per_s},
+                       {"matrix_fed_flops_per_s", machine.matrix_fed_flops_per_s},
                        {"matrix_unit", machine.matrix_unit}};
   report["method"] = {{"seconds_min", options.seconds},
                       {"repeats_min", 5},

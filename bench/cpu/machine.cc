@@ -86,7 +86,9 @@ MachineRates measure(int threads) {
 #if defined(__x86_64__)
   if (context.amx) {
     rates.matrix_flops_per_s = flops_rate(pool, 2 * kTileMultiplyAddsARound * kTileRounds,
-                                          [] { tile_products(kTileRounds); });
+                                          [] { tile_products(kTileRounds, false); });
+    rates.matrix_fed_flops_per_s = flops_rate(pool, 2 * kTileMultiplyAddsARound * kTileRounds,
+                                              [] { tile_products(kTileRounds, true); });
     rates.matrix_unit = "AMX BF16";
   }
 #endif

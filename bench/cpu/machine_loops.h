@@ -33,8 +33,8 @@ float multiply_adds<Isa::kAvx2>(int64_t);
 template <>
 float multiply_adds<Isa::kAvx512>(int64_t);
 
-// Four independent tile products a round; only where the processor has AMX.
+// Four independent tile products a round, from registers or from operands that wait in L1; only where the processor has AMX.
 constexpr int64_t kTileMultiplyAddsARound = 4 * 16 * 16 * 32;
-void tile_products(int64_t rounds);
+void tile_products(int64_t rounds, bool fed);
 
 }  // namespace perigee::bench

@@ -1,5 +1,7 @@
 #include "base/thread_pool.h"
 
+#include <chrono>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -10,7 +12,7 @@ namespace perigee {
 namespace {
 
 constexpr unsigned kFlushBits = 0x8040;  // MXCSR: flush-to-zero and denormals-are-zero
-constexpr int kSpins = 20000;            // about 50 us before a worker sleeps: shorter than a decode step's gaps
+constexpr std::chrono::microseconds kSpinTime{100};  // before a worker sleeps: longer than the gaps of a decode step
 
 thread_local bool inside_loop = false;
 
@@ -18,6 +20,19 @@ void pause_briefly() {
 #if defined(__x86_64__)
   _mm_pause();
 #endif
+}
+
+// Spins until done() or for kSpinTime; returns the last done().
+template <class Done>
+bool spin(const Done& done) {
+  const auto start = std::chrono::steady_clock::now();
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (done()) return true;
+      pause_briefly();
+    }
+  } while (std::chrono::steady_clock::now() - start < kSpinTime);
+  return done();
 }
 
 }  // namespace
@@ -35,7 +50,7 @@ FlushDenormals::~FlushDenormals() {
 #endif
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : shares_(static_cast<size_t>(threads)) {
   CHECK_GE(threads, 1);
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
 }
@@ -44,17 +59,33 @@ ThreadPool::~ThreadPool() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
-    ++generation_;
+    ++loop_;
   }
   wake_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run_part(int index) const {
-  const int64_t parts = static_cast<int64_t>(workers_.size()) + 1;
-  const int64_t begin = n_ * index / parts;
-  const int64_t end = n_ * (index + 1) / parts;
-  if (begin < end) (*body_)(begin, end);
+void ThreadPool::run_parts(int thread, uint64_t loop) {
+  const int threads = this->threads();
+  for (int i = 0; i < threads; ++i) {
+    const int owner = (thread + i) % threads;
+    std::atomic<uint64_t>& taken = shares_[static_cast<size_t>(owner)].taken;
+    uint64_t value = taken.load(std::memory_order_acquire);
+    while (true) {
+      // A worker that comes late finds the shares of a later loop, and leaves them alone.
+      if (value >> 32 != (loop & 0xffffffff)) return;
+      const auto part = static_cast<int64_t>(value & 0xffffffff);
+      if (part == kShareParts) break;
+      if (!taken.compare_exchange_weak(value, value + 1, std::memory_order_acq_rel)) continue;
+      const int64_t parts = int64_t{threads} * kShareParts;
+      const int64_t index = int64_t{owner} * kShareParts + part;
+      const int64_t begin = n_ * index / parts;
+      const int64_t end = n_ * (index + 1) / parts;
+      if (begin < end) (*body_)(begin, end);
+      pending_.fetch_sub(1, std::memory_order_release);
+      value = taken.load(std::memory_order_acquire);
+    }
+  }
 }
 
 void ThreadPool::parallel_for(int64_t n, const std::function<void(int64_t, int64_t)>& body) {
@@ -66,44 +97,37 @@ void ThreadPool::parallel_for(int64_t n, const std::function<void(int64_t, int64
   }
   body_ = &body;
   n_ = n;
-  pending_ = static_cast<int>(workers_.size());
+  pending_ = threads() * kShareParts;
+  const uint64_t loop = loop_.load() + 1;
+  for (Share& share : shares_) share.taken.store(loop << 32, std::memory_order_release);
   {
     std::lock_guard lock(mutex_);
-    ++generation_;
+    loop_ = loop;
   }
   wake_.notify_all();
   {
     FlushDenormals flush;
     inside_loop = true;
-    run_part(0);
+    run_parts(0, loop);
     inside_loop = false;
   }
-  int spins = 0;
-  while (pending_.load(std::memory_order_acquire) != 0) {
-    if (++spins < kSpins) {
-      pause_briefly();
-    } else {
-      std::this_thread::yield();
-    }
-  }
+  const auto done = [&] { return pending_.load(std::memory_order_acquire) == 0; };
+  while (!spin(done)) std::this_thread::yield();
 }
 
-void ThreadPool::work(int index) {
+void ThreadPool::work(int thread) {
   FlushDenormals flush;
   inside_loop = true;
   uint64_t seen = 0;
   while (true) {
-    for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) {
-      pause_briefly();
-    }
-    if (generation_.load(std::memory_order_acquire) == seen) {
+    const auto called = [&] { return loop_.load(std::memory_order_acquire) != seen; };
+    if (!spin(called)) {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return generation_.load() != seen; });
+      wake_.wait(lock, called);
     }
-    ++seen;
+    seen = loop_.load(std::memory_order_acquire);
     if (stop_) return;
-    run_part(index);
-    pending_.fetch_sub(1, std::memory_order_release);
+    run_parts(thread, seen);
   }
 }
 

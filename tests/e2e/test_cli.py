@@ -3,7 +3,6 @@
 import json
 import shutil
 import struct
-import time
 
 import pytest
 from conftest import DEMO, ROOT
@@ -255,12 +254,3 @@ def test_inspect_prints_the_published_numbers(perigee):
     assert number in text
   text = perigee.run("inspect", config / "k31_config.json").stdout
   assert "16,992 bytes with fp8 latents, fp8 keys" in text and "10,080 bytes with nvfp4 latents, mxfp4 keys" in text
-
-
-def test_first_token_within_three_tenths_of_a_second(perigee):
-  times = []
-  for _ in range(7):  # the best of several: other processes share the machine
-    start = time.monotonic()
-    perigee.run("generate", DEMO, "--prompt", "hello", "--max-tokens", 1)
-    times.append(time.monotonic() - start)
-  assert min(times) < 0.3, times

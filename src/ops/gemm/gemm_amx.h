@@ -1,6 +1,7 @@
-// What    AMX tile products; compiled with the tile instructions and run only where the processor
-// has them. Owner   ops/gemm. Threads Tile registers belong to the calling thread: AmxTiles
-// configures them for a scope. Errors  None.
+// What    AMX tile products; compiled with the tile instructions and run only where the processor has them.
+// Owner   ops/gemm.
+// Threads Tile registers belong to the calling thread: AmxTiles configures them for a scope.
+// Errors  None.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +21,20 @@ class AmxTiles {
   ~AmxTiles();
 };
 
-// row_tiles (1 or 2) x panels (1 or 2) tiles over `blocks` blocks of 32 columns: acc = sum, or acc
-// + sum unless first. acc has 16 FP32 outputs a tile row, `acc_stride` floats between rows.
-void amx_block(const std::byte* a, int64_t a_tile_bytes, int row_tiles, const uint8_t* w,
-               int64_t w_panel_bytes, int panels, int64_t blocks, bool first, float* acc,
-               int64_t acc_stride);
+// Up to 2 x 2 tiles over `blocks` blocks of 32 columns: acc = sum, or acc + sum unless first.
+struct AmxBlock {
+  const std::byte* a = nullptr;  // [row tile][block][16][32]
+  int64_t a_tile_bytes = 0;      // between row tiles
+  int row_tiles = 2;
+  const uint8_t* w = nullptr;  // [panel][block][16 pairs of columns][16][2]
+  int64_t w_panel_bytes = 0;   // between panels
+  int panels = 2;
+  int64_t blocks = 0;
+  bool first = true;
+  float* acc = nullptr;          // [panel][row tile][16][16]
+  int64_t acc_panel_floats = 0;  // between panels
+};
+void amx_block(const AmxBlock& block);
 
 #endif
 

@@ -36,7 +36,7 @@ void run_balanced(ThreadPool& pool, std::span<const Work> work,
   int64_t total = 0;
   for (const Work& w : work) total += w.units * w.unit_cost;
   if (total == 0) return;
-  const int64_t parts = pool.threads();
+  const int64_t parts = int64_t{pool.threads()} * ThreadPool::kShareParts;
   pool.parallel_for(parts, [&](int64_t first, int64_t last) {
     const int64_t low = static_cast<int64_t>(static_cast<__int128>(total) * first / parts);
     const int64_t high = static_cast<int64_t>(static_cast<__int128>(total) * last / parts);
@@ -55,16 +55,19 @@ void run_balanced(ThreadPool& pool, std::span<const Work> work,
   });
 }
 
-void amx_pack_tile(const bf16* const* rows, int64_t row_count, int64_t k, void* tile) {
-  auto* to = static_cast<std::byte*>(tile);
-  for (int64_t c = 0; c < k; c += kGemmBlock) {
-    const size_t bytes = static_cast<size_t>(std::min(kGemmBlock, k - c)) * sizeof(bf16);
-    for (int64_t r = 0; r < 16; ++r, to += 64) {
-      if (r < row_count && bytes == 64) {
-        std::memcpy(to, rows[r] + c, 64);
-      } else {
-        std::memset(to, 0, 64);
-        if (r < row_count) std::memcpy(to, rows[r] + c, bytes);
+void amx_pack_tile(const bf16* const* rows, int64_t row_count, int64_t k, const AmxRows& to, int64_t t) {
+  for (int64_t first = 0; first < to.blocks; first += to.sub_blocks) {
+    std::byte* line = to.at(first, t);
+    for (int64_t b = first; b < std::min(first + to.sub_blocks, to.blocks); ++b) {
+      const int64_t c = b * kGemmBlock;
+      const size_t bytes = static_cast<size_t>(std::min(kGemmBlock, k - c)) * sizeof(bf16);
+      for (int64_t r = 0; r < 16; ++r, line += 64) {
+        if (r < row_count && bytes == 64) {
+          std::memcpy(line, rows[r] + c, 64);
+        } else {
+          std::memset(line, 0, 64);
+          if (r < row_count) std::memcpy(line, rows[r] + c, bytes);
+        }
       }
     }
   }
@@ -84,30 +87,42 @@ ExponentRange exponent_range(const bf16* const* rows, int64_t row_count, int64_t
   return {low - 127, high - 127};
 }
 
-// A pair of panels over a sub-segment (16 KiB) waits in L1 while all row tiles pass by from L2, so weights are read once from
-// memory; the accumulators and the activations of a sub-segment stay in L2. Few row tiles read everything once, best in one
-// run. docs/kernels/gemm.md has the orders that were tried.
+// A pair of panels over a sub-segment waits in L1 while all row tiles pass by from L2, so weights are read once from memory. All
+// that moves is contiguous: activations in the order of their use, each accumulator tile in one piece. Meanwhile the next pair is
+// fetched. docs/kernels/gemm.md has the orders that were tried.
 void amx_segment(const AmxSegment& s) {
 #if defined(__x86_64__)
-  constexpr int64_t kSubBlocks = 8;
-  const int64_t sub = s.row_tiles > 2 ? kSubBlocks : s.blocks;
-  const int64_t rows = 16 * s.row_tiles;
-  float* const acc = s.first ? s.totals : scratch<float>(Scratch::kPart, rows * s.stride);
-  for (int64_t b = 0; b < s.blocks; b += sub) {
-    const int64_t blocks = std::min(sub, s.blocks - b);
+  const int64_t floats = s.panels * s.row_tiles * kAmxTileFloats;
+  const bool first = s.block == 0;
+  float* const acc = first ? s.totals : scratch<float>(Scratch::kPart, floats);
+  const int64_t panel_floats = s.row_tiles * kAmxTileFloats;
+  for (int64_t b = 0; b < s.blocks; b += s.a.sub_blocks) {
+    const int64_t blocks = std::min(s.a.sub_blocks, s.blocks - b);
     for (int64_t p = 0; p < s.panels; p += 2) {
-      const int panels = static_cast<int>(std::min<int64_t>(2, s.panels - p));
-      const uint8_t* const w = s.w.data + p * s.w.panel_bytes + b * kAmxTileBytes;
+      AmxBlock block;
+      block.w = s.w.data + p * s.w.panel_bytes + b * kAmxTileBytes;
+      block.w_panel_bytes = s.w.panel_bytes;
+      block.panels = static_cast<int>(std::min<int64_t>(2, s.panels - p));
+      block.blocks = blocks;
+      block.first = b == 0;
+      block.acc_panel_floats = panel_floats;
+      const uint8_t* const next =
+          p + 2 < s.panels ? block.w + 2 * s.w.panel_bytes : s.w.data + (b + blocks) * kAmxTileBytes;
+      const int64_t lines = blocks * kAmxTileBytes / 64;  // of one panel
       for (int64_t t = 0; t < s.row_tiles; t += 2) {
-        const int row_tiles = static_cast<int>(std::min<int64_t>(2, s.row_tiles - t));
-        amx_block(s.a + t * s.a_tile_bytes + b * kAmxTileBytes, s.a_tile_bytes, row_tiles, w, s.w.panel_bytes, panels,
-                  blocks, b == 0, acc + t * 16 * s.stride + p * kGemmPanel, s.stride);
+        for (int64_t i = lines * t / s.row_tiles; s.row_tiles > 2 && i < lines * (t + 2) / s.row_tiles; ++i) {
+          __builtin_prefetch(next + i * 64, 0, 2);
+          __builtin_prefetch(next + s.w.panel_bytes + i * 64, 0, 2);
+        }
+        block.a = s.a.at(s.block + b, s.first_tile + t);
+        block.a_tile_bytes = blocks * kAmxTileBytes;
+        block.row_tiles = static_cast<int>(std::min<int64_t>(2, s.row_tiles - t));
+        block.acc = acc + p * panel_floats + t * kAmxTileFloats;
+        amx_block(block);
       }
     }
   }
-  for (int64_t r = 0; !s.first && r < rows; ++r) {
-    gemm_add<Isa::kAvx512>(s.totals + r * s.stride, acc + r * s.stride, s.panels * kGemmPanel);
-  }
+  if (!first) gemm_add<Isa::kAvx512>(s.totals, acc, floats);
 #else
   (void)s;
 #endif

@@ -44,7 +44,7 @@ struct Work {
   int64_t unit_cost = 1;
 };
 
-// Calls body(item, begin unit, end unit); every thread gets one contiguous run of about the same total cost.
+// Calls body(item, begin unit, end unit) for contiguous runs of about the same total cost, as many as the pool hands out.
 void run_balanced(ThreadPool& pool, std::span<const Work> work,
                   const std::function<void(int64_t, int64_t, int64_t)>& body);
 
@@ -56,14 +56,18 @@ constexpr int64_t kStridePad = 16;
 // Panels that share one expansion of a row block.
 constexpr int64_t kVectorGroup = 8;
 // Panels whose accumulators stay in L2 while all rows pass by (amx_segment).
-constexpr int64_t kAmxGroup = 16;
+constexpr int64_t kAmxGroup = 28;
+// Blocks of a sub-segment: a pair of panels over them (16 KiB) waits in L1. Few row tiles take whole segments.
+constexpr int64_t kAmxSubBlocks = 8;
 // Rows of one unit, which bounds the totals of a group; and the same when there are too few panels for all threads.
-constexpr int64_t kRowPart = 256;
+constexpr int64_t kRowPart = 512;
 constexpr int64_t kRowPartMin = 64;
 // Rows from which matrix tiles beat vectors.
 constexpr int64_t kAmxRowsMin = 8;
 // 16 rows of 32 BF16 values.
 constexpr int64_t kAmxTileBytes = 1024;
+// 16 rows of 16 FP32 results.
+constexpr int64_t kAmxTileFloats = 256;
 
 inline int64_t blocks_of(int64_t k) {
   return (k + kGemmBlock - 1) / kGemmBlock;
@@ -75,8 +79,22 @@ struct ExponentRange {
   int max = -200;
 };
 
-// Copies up to 16 rows into one row tile [block of 32 columns][16][32], zero-padded.
-void amx_pack_tile(const bf16* const* rows, int64_t row_count, int64_t k, void* tile);
+// Row tiles in the order in which amx_segment reads them: [sub-segment][row tile][block][16 rows][32 columns].
+struct AmxRows {
+  std::byte* data = nullptr;
+  int64_t row_tiles = 0;
+  int64_t blocks = 0;
+  int64_t sub_blocks = kAmxSubBlocks;  // of all sub-segments but the last
+
+  int64_t bytes() const { return row_tiles * blocks * kAmxTileBytes; }
+  // The first block of a sub-segment, counted in blocks from the row's start; row tile t.
+  std::byte* at(int64_t block, int64_t t) const {
+    const int64_t now = std::min(sub_blocks, blocks - block);
+    return data + (block * row_tiles + t * now) * kAmxTileBytes;
+  }
+};
+// Copies up to 16 rows of k columns into row tile t, zero-padded.
+void amx_pack_tile(const bf16* const* rows, int64_t row_count, int64_t k, const AmxRows& to, int64_t t);
 ExponentRange exponent_range(const bf16* const* rows, int64_t row_count, int64_t k);
 
 // BF16 tiles of some panels over one segment.
@@ -85,17 +103,16 @@ struct TilePanels {
   int64_t panel_bytes = 0;  // between panels
 };
 
-// Row tiles times panels over one segment, added to totals[16 * row_tiles][stride] (or stored, when first).
+// Row tiles times panels over one segment, added to totals[panel][row tile][16][16] (or stored, when first).
 struct AmxSegment {
-  const std::byte* a = nullptr;  // first row tile at the segment's first block
-  int64_t a_tile_bytes = 0;      // between row tiles
+  AmxRows a;
+  int64_t first_tile = 0;
   int64_t row_tiles = 0;
-  TilePanels w;
+  TilePanels w;  // at `block`
   int64_t panels = 0;
+  int64_t block = 0;  // where the segment begins
   int64_t blocks = 0;
-  bool first = true;
   float* totals = nullptr;
-  int64_t stride = 0;
 };
 void amx_segment(const AmxSegment& segment);
 
@@ -122,7 +139,7 @@ class Product {
   }
 
   int64_t row_tiles() const { return (item_.rows + 15) / 16; }
-  int64_t tile_bytes() const { return blocks_ * kAmxTileBytes; }
+  int64_t packed_bytes() const { return row_tiles() * blocks_ * kAmxTileBytes; }
   bool wants_tiles() const { return item_.rows >= kAmxRowsMin && blocks_ > 0; }
   Work packing() const { return {row_tiles(), blocks_}; }
   Work work() const {
@@ -133,14 +150,14 @@ class Product {
 
   // Gives the packed activations a place; pack_tile fills it, any tile from any thread.
   void use_tiles(std::byte* tiles) {
-    tiles_ = tiles;
+    tiles_ = {tiles, row_tiles(), blocks_, row_tiles() > 2 ? kAmxSubBlocks : kSegmentBlocks};
     ranges_.resize(static_cast<size_t>(row_tiles()));
   }
   void pack_tile(int64_t t) {
     const bf16* rows[16];
     const int64_t count = std::min<int64_t>(16, item_.rows - t * 16);
     for (int64_t r = 0; r < count; ++r) rows[r] = item_.row(t * 16 + r);
-    amx_pack_tile(rows, count, item_.w.k, tiles_ + t * tile_bytes());
+    amx_pack_tile(rows, count, item_.w.k, tiles_, t);
     if (Format::kNeedsRange)
       ranges_[static_cast<size_t>(t)] = exponent_range(rows, count, item_.w.k);
   }
@@ -152,7 +169,7 @@ class Product {
       const int64_t panel = begin % panels_;
       const int64_t panel_end = std::min(panels_, panel + end - begin);
       const int64_t rows = std::min(row_part_, item_.rows - row);
-      if (tiles_ != nullptr) {
+      if (tiles_.data != nullptr) {
         run_tiles(row, rows, panel, panel_end);
       } else {
         run_vector(row, rows, panel, panel_end);
@@ -170,17 +187,17 @@ class Product {
     with_isa(isa_, [&]<Isa isa>() { run_vector<isa>(row, rows, begin, end); });
   }
 
+  // totals[rows][16] of panel p.
   template <Isa isa>
-  void store(int64_t row, int64_t rows, int64_t p, int64_t panels, const float* totals,
-             int64_t stride) const {
+  void store(int64_t row, int64_t rows, int64_t p, const float* totals) const {
     const int64_t column = p * kGemmPanel;
-    const int64_t count = std::min(panels * kGemmPanel, item_.w.n - column);
+    const int64_t count = std::min(kGemmPanel, item_.w.n - column);
     const Tensor& out = item_.out;
     const bool to_f32 = out.dtype == tensor::DType::kF32;
     for (int64_t r = 0; r < rows; ++r) {
       void* const to = static_cast<std::byte*>(out.data) +
                        ((row + r) * out.row_stride + column) * tensor::dtype_bytes(out.dtype);
-      gemm_store<isa>(totals + r * stride, count, to_f32, to);
+      gemm_store<isa>(totals + r * kGemmPanel, count, to_f32, to);
     }
   }
 
@@ -209,7 +226,7 @@ class Product {
             Format::template segment<isa>(x + b * kGemmBlock, stride, now, panel(p), blocks_, b,
                                           std::min(kSegmentBlocks, blocks_ - b), totals);
           }
-          store<isa>(row + r, now, p, 1, totals, kGemmPanel);
+          store<isa>(row + r, now, p, totals);
         }
       }
     }
@@ -219,31 +236,33 @@ class Product {
   void run_tiles(int64_t row, int64_t rows, int64_t begin, int64_t end) const {
 #if defined(__x86_64__)
     AmxSegment s;
+    s.a = tiles_;
+    s.first_tile = row / 16;
     s.row_tiles = (rows + 15) / 16;
-    s.stride = kAmxGroup * kGemmPanel;
-    s.totals = scratch<float>(Scratch::kTotals, s.row_tiles * 16 * s.stride);
-    s.a_tile_bytes = tile_bytes();
     ExponentRange range;
-    for (int64_t t = row / 16; t < row / 16 + s.row_tiles; ++t) {
+    for (int64_t t = s.first_tile; t < s.first_tile + s.row_tiles; ++t) {
       range.min = std::min(range.min, ranges_[static_cast<size_t>(t)].min);
       range.max = std::max(range.max, ranges_[static_cast<size_t>(t)].max);
     }
-    for (int64_t p = begin; p < end; p += kAmxGroup) {
-      s.panels = std::min(kAmxGroup, end - p);
+    // Groups of equal size, of whole pairs.
+    const int64_t groups = (end - begin + kAmxGroup - 1) / kAmxGroup;
+    const int64_t group = ((end - begin + groups - 1) / groups + 1) / 2 * 2;
+    for (int64_t p = begin; p < end; p += group) {
+      s.panels = std::min(group, end - p);
       if (!Format::tiles_exact(range, panel(p), s.panels, blocks_)) {
         run_vector(row, rows, p, p + s.panels);
         continue;
       }
       const AmxTiles configured;
-      s.totals = scratch<float>(Scratch::kTotals, s.row_tiles * 16 * s.stride);
-      for (int64_t b = 0; b < blocks_; b += kSegmentBlocks) {
-        s.blocks = std::min(kSegmentBlocks, blocks_ - b);
-        s.a = tiles_ + row / 16 * tile_bytes() + b * kAmxTileBytes;
-        s.w = Format::tiles(panel(p), s.panels, blocks_, b, s.blocks);
-        s.first = b == 0;
+      s.totals = scratch<float>(Scratch::kTotals, s.panels * s.row_tiles * kAmxTileFloats);
+      for (s.block = 0; s.block < blocks_; s.block += kSegmentBlocks) {
+        s.blocks = std::min(kSegmentBlocks, blocks_ - s.block);
+        s.w = Format::tiles(panel(p), s.panels, blocks_, s.block, s.blocks);
         amx_segment(s);
       }
-      store<Isa::kAvx512>(row, rows, p, s.panels, s.totals, s.stride);
+      for (int64_t i = 0; i < s.panels; ++i) {
+        store<Isa::kAvx512>(row, rows, p + i, s.totals + i * s.row_tiles * kAmxTileFloats);
+      }
     }
 #else
     run_vector(row, rows, begin, end);
@@ -255,7 +274,7 @@ class Product {
   int64_t blocks_;
   int64_t panels_;
   int64_t row_part_ = kRowPart;
-  std::byte* tiles_ = nullptr;
+  AmxRows tiles_;
   std::vector<ExponentRange> ranges_;  // of each row tile
 };
 
@@ -272,13 +291,13 @@ void multiply(const Context& context, std::span<const RowItem> items) {
     for (size_t i = 0; i < products.size(); ++i) {
       if (!products[i].wants_tiles()) continue;
       work[i] = products[i].packing();
-      bytes += products[i].row_tiles() * products[i].tile_bytes();
+      bytes += products[i].packed_bytes();
     }
     std::byte* tiles = scratch<std::byte>(Scratch::kSharedTiles, bytes);
     for (size_t i = 0; i < products.size(); ++i) {
       if (work[i].units == 0) continue;
       products[i].use_tiles(tiles);
-      tiles += products[i].row_tiles() * products[i].tile_bytes();
+      tiles += products[i].packed_bytes();
     }
     run_balanced(*context.pool, work, [&](int64_t i, int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) products[static_cast<size_t>(i)].pack_tile(t);
