@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
+#include <thread>
 
 #include "base/check.h"
 #include "base/cpu.h"
@@ -64,6 +66,38 @@ TEST(ThreadPool, FlushesDenormalsInsideOnly) {
   });
   EXPECT_EQ(flushed, 2);
   EXPECT_NE(tiny * 0.5f, 0.0f);
+}
+
+// Loops right after one another, so that late workers meet the shares of the next loop.
+TEST(ThreadPool, LoopsInARowNeverMixTheirParts) {
+  ThreadPool pool(4);
+  std::vector<int64_t> sums(64);
+  for (int64_t loop = 1; loop <= 20'000; ++loop) {
+    const int64_t n = loop % 64 + 1;
+    pool.parallel_for(n, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) sums[static_cast<size_t>(i)] += loop;
+    });
+  }
+  std::vector<int64_t> want(64);
+  for (int64_t loop = 1; loop <= 20'000; ++loop) {
+    for (int64_t i = 0; i <= loop % 64; ++i) want[static_cast<size_t>(i)] += loop;
+  }
+  EXPECT_EQ(sums, want);
+}
+
+TEST(ThreadPool, AFreeThreadTakesThePartsOfABusyOne) {
+  ThreadPool pool(2);
+  std::atomic<int> done{0};
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  pool.parallel_for(8, [&](int64_t begin, int64_t end) {
+    // Index 0 waits for all others: its thread's remaining parts must run elsewhere.
+    for (int64_t i = begin; i < end; ++i) {
+      while (i == 0 && done < 7 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+      if (i != 0) ++done;
+    }
+  });
+  EXPECT_EQ(done, 7);
+  EXPECT_LT(std::chrono::steady_clock::now(), deadline);
 }
 
 TEST(Rng, IsStableAcrossMachines) {

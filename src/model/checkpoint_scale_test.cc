@@ -16,6 +16,12 @@
 namespace perigee::model {
 namespace {
 
+#if defined(PERIGEE_SANITIZED)
+constexpr bool kInstrumented = true;
+#else
+constexpr bool kInstrumented = false;
+#endif
+
 using load::TempFolder;
 
 const std::string kGolden = std::string(PERIGEE_SOURCE_DIR) + "/tests/golden/config/";
@@ -75,7 +81,11 @@ TEST(CheckpointScale, AnIndexOfHalfAMillionTensorsOpensInTwoSeconds) {
                     }));
   }
   std::printf("index of %.1f MB: %.2f s\n", megabytes, best);
-  EXPECT_LT(best, 2.0);
+  if (kInstrumented) {
+    std::printf("built with a sanitizer: the limit of 2 s is not applied\n");
+  } else {
+    EXPECT_LT(best, 2.0);
+  }
 }
 
 // Files of the published sizes whose contents are holes.
@@ -160,7 +170,11 @@ TEST(CheckpointScale, LoadingHoldsWeightsOnce) {
   std::printf("weights %.1f MB, grown by %.1f MB\n", static_cast<double>(weights->bytes) / 1e6,
               static_cast<double>(highest - before) / 1e6);
   EXPECT_GT(weights->bytes, size_t{100} << 20);
-  EXPECT_LT(static_cast<double>(highest - before), 1.1 * static_cast<double>(weights->bytes));
+  if (kInstrumented) {
+    std::printf("built with a sanitizer: the limit of memory is not applied\n");
+  } else {
+    EXPECT_LT(static_cast<double>(highest - before), 1.1 * static_cast<double>(weights->bytes));
+  }
 }
 
 }  // namespace

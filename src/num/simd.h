@@ -274,11 +274,16 @@ PERIGEE_INLINE f32x16 sqrt(f32x16 a) { return each([&](int i) { return std::sqrt
 PERIGEE_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
   return each([&](int i) { return std::fma(a.v[i], b.v[i], c.v[i]); });
 }
+// The vector instructions give zeros for denormals, also where nothing is computed; a compiled selection need not.
+PERIGEE_INLINE float flushed(float x) {
+  const int32_t u = as_int(x);
+  return (u & 0x7f800000) == 0 ? as_float(u & INT32_MIN) : x;
+}
 PERIGEE_INLINE f32x16 max(f32x16 a, f32x16 b) {
-  return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+  return each([&](int i) { return flushed(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); });
 }
 PERIGEE_INLINE f32x16 min(f32x16 a, f32x16 b) {
-  return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+  return each([&](int i) { return flushed(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); });
 }
 PERIGEE_INLINE f32x16 round_even(f32x16 a) {
   return each([&](int i) { return std::nearbyint(a.v[i]); });
