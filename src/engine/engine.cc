@@ -89,7 +89,7 @@ Status Engine::check_ids(std::span<const int32_t> ids, int64_t extra_tokens, con
 Result<std::unique_ptr<Engine::Run>> Engine::start(const std::vector<int64_t>& tokens_max) {
   auto run = std::make_unique<Run>();
   Result<std::unique_ptr<model::StatePool>> states =
-      model::StatePool::create(config_, context_.device, formats_, tokens_max);
+      model::StatePool::for_lengths(config_, context_.device, formats_, tokens_max);
   if (!states.ok()) return states.error();
   run->states = std::move(*states);
   const int64_t total = std::accumulate(tokens_max.begin(), tokens_max.end(), int64_t{0});

@@ -10,7 +10,8 @@ namespace {
 std::vector<ops::ConvSequence> conv_sequences(const Step& step, int64_t index) {
   std::vector<ops::ConvSequence> out;
   for (const StepPart& p : step.parts) {
-    out.push_back({p.row_begin, p.rows, p.sequence->conv_window(index)});
+    out.push_back({p.row_begin, p.rows, p.sequence->length(), p.sequence->conv_window(index),
+                   p.sequence->conv_open(index)});
   }
   return out;
 }

@@ -2,101 +2,189 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "ops/context.h"
+#include "ops/conv1d/conv1d.h"
 
 namespace perigee::model {
 namespace {
 
-constexpr int64_t kBlockTokens = 256;  // a power of two; small, so that short sequences waste little
-
 int64_t align(int64_t bytes) { return static_cast<int64_t>(tensor::aligned(static_cast<size_t>(bytes))); }
 
-int64_t blocks_of(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+int64_t recurrent_bytes(const Config& c, tensor::Device device) {
+  return align(c.kda_heads * c.kda_head_dim * c.kda_head_dim * tensor::dtype_bytes(ops::real_dtype(device)));
+}
+
+int64_t conv_row_bytes(const Config& c, tensor::Device device) {
+  return 3 * c.kda_width() * tensor::dtype_bytes(ops::activation_dtype(device));
+}
 
 }  // namespace
+
+std::vector<cache::LayerSpec> layer_specs(const Config& config, tensor::Device device, CacheFormats formats) {
+  std::vector<cache::LayerSpec> specs;
+  for (const LayerKind kind : config.layer_kind) {
+    cache::LayerSpec spec;
+    if (kind == LayerKind::kMla) {
+      spec.pages.push_back({"latent", latent_bytes(formats.latent, config.kv_lora, config.qk_rope)});
+      if (config.index_topk > 0) spec.pages.push_back({"key", key_bytes(formats.key, config.index_dim)});
+    } else {
+      spec.state_bytes = recurrent_bytes(config, device) + (config.conv_width - 1) * conv_row_bytes(config, device);
+    }
+    specs.push_back(spec);
+  }
+  return specs;
+}
 
 StateLayout make_state_layout(const Config& config, tensor::Device device, CacheFormats formats) {
   StateLayout s;
   s.device = device;
   s.formats = formats;
-  s.block_tokens = kBlockTokens;
-  s.mla_layers = config.count(LayerKind::kMla);
-  s.kda_layers = config.count(LayerKind::kKda);
+  const Result<cache::Layout> rows = cache::plan_rows(layer_specs(config, device, formats));
+  CHECK(rows.ok());
+  s.rows = *rows;
   s.latent_bytes = latent_bytes(formats.latent, config.kv_lora, config.qk_rope);
   s.key_bytes = config.index_topk > 0 ? key_bytes(formats.key, config.index_dim) : 0;
-  s.row_bytes = align(s.mla_layers * kBlockTokens * (s.latent_bytes + s.key_bytes));
-  if (s.kda_layers > 0) {
+  for (const std::vector<cache::Place>& places : s.rows.places) {
+    const auto group = static_cast<size_t>(places[0].group);
+    if (s.rows.groups[group].states) {
+      s.state_group.push_back(places[0].group - s.rows.page_groups());
+      s.state_offset.push_back(places[0].offset);
+    } else {
+      s.latent_offset.push_back(places[0].offset);
+      s.key_offset.push_back(places.size() > 1 ? places[1].offset : 0);
+    }
+  }
+  for (const cache::Group& g : s.rows.groups) {
+    if (g.states) s.group_bytes.push_back(g.bytes);
+  }
+  s.state_groups = static_cast<int64_t>(s.group_bytes.size());
+  if (s.kda_layers() > 0) {
     s.kda = {config.kda_heads, config.kda_head_dim, config.kda_head_dim, config.gate_lower_bound};
-    const int64_t real = tensor::dtype_bytes(ops::real_dtype(device));
-    const int64_t act = tensor::dtype_bytes(ops::activation_dtype(device));
-    s.kda_state_bytes = align(config.kda_heads * config.kda_head_dim * config.kda_head_dim * real);
+    s.recurrent_bytes = recurrent_bytes(config, device);
     s.kda_open_bytes = align(ops::kda_open_bytes(device, s.kda));
-    s.kda_window_bytes = align((config.conv_width - 1) * 3 * config.kda_width() * act);
-    s.sequence_bytes = s.kda_layers * s.kda_layer_bytes();
+    s.conv_open_bytes = config.conv_width > 1 ? align(ops::kConvChunk * conv_row_bytes(config, device)) : 0;
+    s.slot_bytes = s.kda_layers() * (s.kda_open_bytes + s.conv_open_bytes);
   }
   return s;
 }
 
 tensor::PageView Sequence::pages(int64_t offset, int64_t token_bytes) const {
-  return {pool_ + offset, layout_->row_bytes, rows_.data(), layout_->block_tokens, token_bytes};
+  return {pool_ + offset, layout_->rows.row_bytes, blocks_.data(), layout_->block_tokens(), token_bytes};
 }
 
 tensor::PageView Sequence::latents(int64_t layer) const {
-  return pages(layer * kBlockTokens * layout_->latent_bytes, layout_->latent_bytes);
+  return pages(layout_->latent_offset[static_cast<size_t>(layer)], layout_->latent_bytes);
 }
 
 tensor::PageView Sequence::keys(int64_t layer) const {
-  const int64_t first = layout_->mla_layers * kBlockTokens * layout_->latent_bytes;
-  return pages(first + layer * kBlockTokens * layout_->key_bytes, layout_->key_bytes);
+  return pages(layout_->key_offset[static_cast<size_t>(layer)], layout_->key_bytes);
 }
 
-void* Sequence::kda_state(int64_t layer) const { return kda_ + layer * layout_->kda_layer_bytes(); }
-
-void* Sequence::kda_open(int64_t layer) const {
-  return static_cast<std::byte*>(kda_state(layer)) + layout_->kda_state_bytes;
+void* Sequence::kda_state(int64_t layer) const {
+  const auto i = static_cast<size_t>(layer);
+  const int64_t row = states_[static_cast<size_t>(layout_->state_group[i])];
+  return pool_ + row * layout_->rows.row_bytes + layout_->state_offset[i];
 }
 
 void* Sequence::conv_window(int64_t layer) const {
+  return static_cast<std::byte*>(kda_state(layer)) + layout_->recurrent_bytes;
+}
+
+void* Sequence::kda_open(int64_t layer) const {
+  return slot_ + layer * (layout_->kda_open_bytes + layout_->conv_open_bytes);
+}
+
+void* Sequence::conv_open(int64_t layer) const {
   return static_cast<std::byte*>(kda_open(layer)) + layout_->kda_open_bytes;
 }
 
 void Sequence::reset() {
   length_ = 0;
-  std::memset(kda_, 0, static_cast<size_t>(layout_->sequence_bytes));
+  for (size_t g = 0; g < states_.size(); ++g) {
+    std::memset(pool_ + states_[g] * layout_->rows.row_bytes, 0, static_cast<size_t>(layout_->group_bytes[g]));
+  }
 }
 
-Result<std::unique_ptr<StatePool>> StatePool::create(const Config& config, tensor::Device device,
-                                                     CacheFormats formats,
-                                                     const std::vector<int64_t>& tokens_max) {
+Result<std::unique_ptr<StatePool>> StatePool::create(const Config& config, tensor::Device device, CacheFormats formats,
+                                                     int64_t rows, int64_t slots) {
   std::unique_ptr<StatePool> pool(new StatePool());
   pool->layout_ = make_state_layout(config, device, formats);
-  const StateLayout& layout = pool->layout_;
-  int64_t rows = 0;
-  int64_t tokens = 0;
-  for (const int64_t t : tokens_max) {
-    rows += blocks_of(t);
-    tokens += t;
-  }
-  const int64_t bytes = rows * layout.row_bytes +
-                        static_cast<int64_t>(tokens_max.size()) * layout.sequence_bytes;
+  pool->rows_ = rows;
+  pool->slots_ = slots;
+  const int64_t bytes = rows * pool->layout_.rows.row_bytes + slots * pool->layout_.slot_bytes;
   Result<tensor::Arena> memory = tensor::Arena::create(
-      static_cast<size_t>(bytes), fmt::format("the cache for {} tokens in {} sequence(s)", tokens,
-                                              tokens_max.size()));
+      static_cast<size_t>(bytes), fmt::format("the cache of {} rows of {} tokens for {} sequence(s)", rows,
+                                              pool->layout_.block_tokens(), slots));
   if (!memory.ok()) return memory.error();
   pool->memory_ = std::move(*memory);
-  std::byte* base = bytes > 0 ? pool->memory_.allocate(static_cast<size_t>(bytes)) : nullptr;
-  int32_t next_row = 0;
-  for (size_t i = 0; i < tokens_max.size(); ++i) {
-    Sequence s;
-    s.layout_ = &layout;
-    s.pool_ = base;
-    s.kda_ = base + rows * layout.row_bytes + static_cast<int64_t>(i) * layout.sequence_bytes;
-    s.tokens_max_ = tokens_max[i];
-    for (int64_t b = 0; b < blocks_of(tokens_max[i]); ++b) s.rows_.push_back(next_row++);
-    pool->sequences_.push_back(std::move(s));
-  }
+  if (bytes > 0) pool->base_ = pool->memory_.allocate(static_cast<size_t>(bytes));
   return pool;
+}
+
+Result<std::unique_ptr<StatePool>> StatePool::for_lengths(const Config& config, tensor::Device device,
+                                                          CacheFormats formats,
+                                                          const std::vector<int64_t>& tokens_max) {
+  const StateLayout layout = make_state_layout(config, device, formats);
+  int64_t rows = 0;
+  for (const int64_t t : tokens_max) rows += cache::rows_of_request(layout.rows, t);
+  Result<std::unique_ptr<StatePool>> created =
+      create(config, device, formats, rows, static_cast<int64_t>(tokens_max.size()));
+  if (!created.ok()) return created.error();
+  StatePool& pool = **created;
+  int32_t next = 0;
+  for (size_t i = 0; i < tokens_max.size(); ++i) {
+    std::vector<int32_t> table(static_cast<size_t>(cache::rows_of_request(layout.rows, tokens_max[i])));
+    std::iota(table.begin(), table.end(), next);
+    next += static_cast<int32_t>(table.size());
+    pool.tables_.push_back(std::move(table));
+    const std::span<const int32_t> all = pool.tables_.back();
+    const size_t blocks = all.size() - static_cast<size_t>(layout.state_groups);
+    pool.sequences_.push_back(pool.bind(all.first(blocks), all.subspan(blocks), static_cast<int64_t>(i), 0));
+  }
+  return created;
+}
+
+std::byte* StatePool::row(int32_t i) {
+  CHECK(i >= 0 && i < rows_);
+  return base_ + i * layout_.rows.row_bytes;
+}
+
+Sequence StatePool::bind(std::span<const int32_t> blocks, std::span<const int32_t> states, int64_t slot,
+                         int64_t length) {
+  CHECK(slot >= 0 && slot < slots_);
+  CHECK_EQ(static_cast<int64_t>(states.size()), layout_.state_groups);
+  Sequence s;
+  s.layout_ = &layout_;
+  s.pool_ = base_;
+  s.slot_ = base_ + rows_ * layout_.rows.row_bytes + slot * layout_.slot_bytes;
+  s.blocks_ = blocks;
+  s.states_ = states;
+  s.length_ = length;
+  return s;
+}
+
+// Every state row is as long as its group's states; the longest group bounds them all.
+void StatePool::clear_states(int32_t i) {
+  const int64_t bytes = *std::max_element(layout_.group_bytes.begin(), layout_.group_bytes.end());
+  std::memset(row(i), 0, static_cast<size_t>(bytes));
+}
+
+void StatePool::copy_states(int32_t from, int32_t to) {
+  const int64_t bytes = *std::max_element(layout_.group_bytes.begin(), layout_.group_bytes.end());
+  std::memcpy(row(to), row(from), static_cast<size_t>(bytes));
+}
+
+void StatePool::copy_tokens(int32_t from, int32_t to, int64_t tokens) {
+  const int64_t whole = (tokens + tensor::kPageTokens - 1) / tensor::kPageTokens * tensor::kPageTokens;
+  const auto copy = [&](int64_t offset, int64_t token_bytes) {
+    std::memcpy(row(to) + offset, row(from) + offset, static_cast<size_t>(whole * token_bytes));
+  };
+  for (size_t l = 0; l < layout_.latent_offset.size(); ++l) {
+    copy(layout_.latent_offset[l], layout_.latent_bytes);
+    if (layout_.key_bytes > 0) copy(layout_.key_offset[l], layout_.key_bytes);
+  }
 }
 
 }  // namespace perigee::model

@@ -14,7 +14,8 @@ void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight
   CHECK(x.data != out.data || x.size() == 0);
   for (const ConvSequence& s : sequences) {
     CHECK(s.row_begin >= 0 && s.rows >= 0 && s.row_begin + s.rows <= x.dims[0]);
-    CHECK(s.window != nullptr || weight.dims[1] == 1);
+    CHECK_GE(s.position, 0);
+    CHECK((s.window != nullptr && s.open != nullptr) || weight.dims[1] == 1);
   }
   switch (context.device) {
     case tensor::Device::kReference:

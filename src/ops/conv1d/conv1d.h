@@ -3,15 +3,16 @@
 // Math     y[t, c] = sum_j weight[c, j] x[t - (width-1) + j, c];  out = y sigmoid(y); j = width-1
 //          is the row itself
 // Shapes   x [T, N] activation; weight [N, width] f32 dense; out [T, N] activation, not aliasing x.
-//          A sequence owns rows [row_begin, row_begin + rows) and a window [width-1, N] activation,
-//          dense: the inputs before its first row (zeros at the start of a text). On return the
-//          window holds the last width-1 inputs.
-// Limits   1 <= width <= 16; sequences do not overlap; rows of no sequence are left alone. With
-//          width 1 the window is unused.
-// Units    None.
+//          A sequence owns rows [row_begin, row_begin + rows). `window` [width-1, N] activation, dense, holds the inputs before
+//          the start of the chunk of 16 that holds `position` (zeros at the start of a text), `open` [16, N] the inputs of that
+//          chunk before `position`. Both are advanced by the call.
+// Limits   1 <= width <= 16; position >= 0; sequences do not overlap; rows of no sequence are left alone. With width 1 window
+//          and open are unused.
+// Units    position in tokens.
 // Numerics FP32: one FMA chain from zero over ascending taps, SiLU, one rounding. A row depends on
 //          itself and the width-1 inputs before it, so every cut of a sequence into calls gives the
-//          same bits, on every instruction set. Error below 1.1 width FP32 roundings of sum |weight
+//          same bits, on every instruction set. Calling again from an earlier position of the open chunk forgets the rows
+//          after it; at a chunk's start the window alone is the state. Error below 1.1 width FP32 roundings of sum |weight
 //          x|, 8 of the result, and the final rounding.
 // Cost     4 T N + 4 N width bytes, about (2 width + 30) T N flops; limited by memory.
 // Errors   CHECK on shapes and sequences.
@@ -31,11 +32,14 @@ namespace perigee::ops {
 using tensor::Tensor;
 
 constexpr int64_t kConvWidthMax = 16;
+constexpr int64_t kConvChunk = 16;  // the grid of ops/kda
 
 struct ConvSequence {
   int64_t row_begin = 0;
   int64_t rows = 0;
+  int64_t position = 0;  // absolute, of the first row
   void* window = nullptr;
+  void* open = nullptr;
 };
 
 void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight,

@@ -17,24 +17,26 @@ using testing::widen;
 struct Outcome {
   std::vector<bf16> out;
   std::vector<bf16> window;
+  std::vector<bf16> open;  // the rows of the chunk that is open at the end
 };
 
 bool operator==(const Outcome& a, const Outcome& b) {
-  return testing::same_bits(a.out, b.out) && testing::same_bits(a.window, b.window);
+  return testing::same_bits(a.out, b.out) && testing::same_bits(a.window, b.window) && testing::same_bits(a.open, b.open);
 }
 
-// Runs one sequence in calls of the given numbers of rows, from the given window.
+// Runs one sequence from its start in calls of the given numbers of rows, from the given window.
 Outcome run_cut(const Context& context, const std::vector<bf16>& x,
                 const std::vector<float>& weight, int64_t channels, int64_t width,
                 std::vector<bf16> window, const std::vector<int64_t>& calls) {
   Outcome result;
   int64_t row = 0;
+  std::vector<bf16> open(static_cast<size_t>(kConvChunk * channels));
   for (const int64_t rows : calls) {
     std::vector<int64_t> pick = testing::iota(rows);
     for (int64_t& p : pick) p += row;
     Rows<bf16> in(x, channels, pick, 3);
     Rows<bf16> out(rows, channels, 1);
-    const ConvSequence s = {0, rows, window.data()};
+    const ConvSequence s = {0, rows, row, window.data(), open.data()};
     causal_conv1d(context, in.tensor(), testing::view(weight, {channels, width}), {&s, 1},
                   out.tensor());
     const std::vector<bf16> dense = out.dense();
@@ -42,15 +44,22 @@ Outcome run_cut(const Context& context, const std::vector<bf16>& x,
     row += rows;
   }
   result.window = window;
+  open.resize(width == 1 ? 0 : static_cast<size_t>(row % kConvChunk * channels));
+  result.open = open;
   return result;
 }
 
 TEST(Conv1dReference, HandNumbers) {
   const std::vector<double> x = {1, 10, 2, 20};  // two rows of two channels
   const std::vector<float> weight = {1, 2, 3, 0, 0, 1};
-  std::vector<double> window = {5, 50, 7, 70};
+  std::vector<double> window = {0, 0, 0, 0};
   std::vector<double> out(4);
-  const ConvSequence s = {0, 2, window.data()};
+  std::vector<double> open(32);  // rows 12 and 13 of the open chunk are the last two inputs
+  open[24] = 5;
+  open[25] = 50;
+  open[26] = 7;
+  open[27] = 70;
+  const ConvSequence s = {0, 2, 14, window.data(), open.data()};
   causal_conv1d(testing::reference(), testing::view(x, {2, 2}), testing::view(weight, {2, 3}),
                 {&s, 1}, testing::view(out, {2, 2}));
   const auto silu = [](double y) { return y / (1 + std::exp(-y)); };
@@ -83,7 +92,8 @@ TEST(Conv1d, IsWithinItsBoundOnEveryInstructionSet) {
         }
       }
     }
-    const ConvSequence s = {0, c.rows, wide_window.data()};
+    std::vector<double> wide_open(static_cast<size_t>(kConvChunk * c.channels));
+    const ConvSequence s = {0, c.rows, 0, wide_window.data(), wide_open.data()};
     causal_conv1d(testing::reference(), testing::view(wide, {c.rows, c.channels}),
                   testing::view(weight, {c.channels, c.width}), {&s, 1},
                   testing::view(want, {c.rows, c.channels}));
@@ -97,13 +107,15 @@ TEST(Conv1d, IsWithinItsBoundOnEveryInstructionSet) {
                std::abs(want[i]) * (8 * kRound32 + kRound16);
       });
       EXPECT_EQ(widen(outcomes.back().window), wide_window);
+      wide_open.resize(c.width == 1 ? 0 : static_cast<size_t>(c.rows % kConvChunk * c.channels));
+      EXPECT_EQ(widen(outcomes.back().open), wide_open);
       EXPECT_TRUE(outcomes.back() == outcomes.front()) << testing::isa_name(isa);
     }
   }
 }
 
 TEST(Conv1d, EveryCutGivesTheSameBits) {
-  const int64_t rows = 23;
+  const int64_t rows = 53;
   const int64_t channels = 150;
   const bool holds = rc::check("any cut, any instruction set, any threads", [&] {
     const int64_t width = *rc::gen::inRange<int64_t>(1, 7);
@@ -127,6 +139,30 @@ TEST(Conv1d, EveryCutGivesTheSameBits) {
   EXPECT_TRUE(holds);
 }
 
+TEST(Conv1d, CallingAgainFromAnEarlierPositionOfTheChunkForgetsTheRowsAfterIt) {
+  const int64_t channels = 40;
+  const std::vector<bf16> x = testing::random_half(21, 30 * channels, 2.0);
+  const std::vector<float> weight = testing::random_float(22, channels * 4, 0.5);
+  const std::vector<bf16> window(3 * channels);
+  const Outcome whole = run_cut(testing::cpu(), x, weight, channels, 4, window, {30});
+  std::vector<bf16> w = window;
+  std::vector<bf16> open(kConvChunk * channels);
+  const auto call = [&](int64_t from, int64_t rows, int64_t position) {
+    std::vector<int64_t> pick = testing::iota(rows);
+    for (int64_t& p : pick) p += from;
+    Rows<bf16> in(x, channels, pick, 0);
+    Rows<bf16> out(rows, channels, 0);
+    const ConvSequence s = {0, rows, position, w.data(), open.data()};
+    causal_conv1d(testing::cpu(), in.tensor(), testing::view(weight, {channels, 4}), {&s, 1}, out.tensor());
+    return out.dense();
+  };
+  call(0, 19, 0);
+  call(3, 5, 19);  // five rows that are taken back
+  const std::vector<bf16> out = call(19, 11, 19);
+  EXPECT_TRUE(testing::same_bits(out, std::vector<bf16>(whole.out.begin() + 19 * channels, whole.out.end())));
+  EXPECT_TRUE(testing::same_bits(w, whole.window));
+}
+
 TEST(Conv1d, SequencesAreIndependent) {
   const int64_t channels = 70;
   const int64_t width = 4;
@@ -135,14 +171,18 @@ TEST(Conv1d, SequencesAreIndependent) {
   const std::vector<int64_t> lengths = {1, 12, 0, 3, 17, 1, 2};
   for (int threads = 1; threads <= 3; ++threads) {
     std::vector<std::vector<bf16>> windows;
+    std::vector<std::vector<bf16>> opens(lengths.size(), std::vector<bf16>(kConvChunk * channels));
     std::vector<ConvSequence> sequences;
     int64_t row = 2;  // rows 0 and 1 belong to nobody
     for (const int64_t n : lengths) {
       windows.push_back(testing::random_half(row, (width - 1) * channels, 1.0));
-      sequences.push_back({row, n, nullptr});
+      sequences.push_back({row, n, 0, nullptr, nullptr});
       row += n;
     }
-    for (size_t i = 0; i < windows.size(); ++i) sequences[i].window = windows[i].data();
+    for (size_t i = 0; i < windows.size(); ++i) {
+      sequences[i].window = windows[i].data();
+      sequences[i].open = opens[i].data();
+    }
     const std::vector<std::vector<bf16>> before = windows;
     Rows<bf16> in(x, channels, testing::iota(40), 5);
     Rows<bf16> out(40, channels, 2);
