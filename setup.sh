@@ -15,7 +15,7 @@ for argument in "$@"; do
 done
 
 packages=(g++ cmake ninja-build git ca-certificates
-  libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
+  libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libssl-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
   python3 python3-venv)
 
