@@ -97,6 +97,17 @@ class Engine {
   const model::CacheFormats& formats() const { return formats_; }
   const MemoryUse& memory() const { return memory_; }
   int threads() const { return pool_->threads(); }
+  const ops::Context& context() const { return context_; }
+  int64_t batched_tokens() const { return batched_tokens_; }
+
+  // What a loop over many requests needs: a forward pass for steps of up to `rows_max` tokens at positions below
+  // `context_max`, and the memory of its sequences. The engine must outlive both.
+  Result<std::unique_ptr<model::Decoder>> make_decoder(int64_t rows_max, int64_t context_max) const {
+    return model::Decoder::create(context_, config_, weights_, rows_max, context_max);
+  }
+  Result<std::unique_ptr<model::StatePool>> make_pool(int64_t rows, int64_t slots) const {
+    return model::StatePool::create(config_, context_.device, formats_, rows, slots);
+  }
 
   // One forward over given ids, all sequences in one batch, in steps of at most batched_tokens.
   Result<std::vector<ScoredSequence>> score(const std::vector<std::vector<int32_t>>& sequences, int64_t top);

@@ -1,0 +1,492 @@
+#include "engine/service.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "base/memory.h"
+#include "engine/runner.h"
+
+namespace perigee::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kSeqsDefault = 64;
+constexpr int64_t kContextsDefault = 4;  // full contexts that a pool of default size holds
+constexpr auto kBeat = std::chrono::milliseconds(200);
+
+// A request between submit() and its last update.
+struct Live {
+  TokenRequest request;
+  OnUpdate on_update;
+  std::unique_ptr<LogitEditor> editor;
+  std::vector<int32_t> made;
+  std::vector<double> logprobs;                      // of the made tokens, while they may be verified
+  std::vector<std::optional<TokenLogprob>> prompt;  // positions scored so far
+  bool prompt_sent = false;
+  bool verifying = false;  // a finished request that runs again: its log-probabilities are compared
+};
+
+struct Finished {
+  std::vector<int32_t> ids;
+  int64_t prompt = 0;
+  std::vector<double> logprobs;
+};
+
+}  // namespace
+
+struct Service::Loop {
+  const Engine& engine;
+  ServiceOptions options;
+  BackendInfo info;
+  std::unique_ptr<Runner> runner;
+  std::unique_ptr<sched::Scheduler> scheduler;
+  int64_t state_groups = 0;
+
+  // Shared with callers.
+  mutable std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<std::pair<RequestKey, std::unique_ptr<Live>>> submitted;
+  std::vector<RequestKey> cancelled;
+  bool stop = false;
+  bool paused = false;
+  bool draining = false;
+  uint64_t epoch = 0;  // of the prefix cache: raised when it is reset
+  RequestKey next_key = 1;
+  BackendState snapshot;
+  std::atomic<uint64_t> beats{0};
+  std::atomic<Clock::rep> last_beat{Clock::now().time_since_epoch().count()};
+
+  // The thread's own.
+  std::unordered_map<RequestKey, std::unique_ptr<Live>> live;
+  std::deque<Finished> to_verify;
+  double verify_due = 0;
+  Finished verifying;
+  BackendState counts;
+  uint64_t epoch_now = 0;
+  bool stalled = false;
+  std::thread thread;
+
+  explicit Loop(const Engine& e) : engine(e) {}
+
+  void beat() {
+    beats.fetch_add(1, std::memory_order_relaxed);
+    last_beat.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  }
+
+  void run();
+  bool take_messages();
+  void start(RequestKey key, std::unique_ptr<Live> request);
+  void step();
+  void score_prompts(const sched::StepPlan& plan);
+  void end(RequestKey key, RequestEnd how, std::string error);
+  void verify_next();
+  void check_verified(const Live& again);
+  void publish();
+  Status check(const TokenRequest& request) const;
+};
+
+// What can never run is refused while the caller waits.
+Status Service::Loop::check(const TokenRequest& r) const {
+  const Status ids = engine.check_ids(r.prompt, 0, "the prompt");
+  if (!ids.ok()) return ids;
+  if (r.max_tokens < 1) return invalid_argument("max_tokens is {}, at least one token is needed", r.max_tokens);
+  const int64_t total = static_cast<int64_t>(r.prompt.size()) + r.max_tokens;
+  if (total > info.max_model_len) {
+    return out_of_range("This model's maximum context length is {} tokens; the prompt has {} and max_tokens asks for {}",
+                        info.max_model_len, r.prompt.size(), r.max_tokens);
+  }
+  const auto inside = [&](int32_t id) { return id >= 0 && id < info.vocab; };
+  for (const auto& [id, bias] : r.sampling.logit_bias) {
+    if (!inside(id)) return out_of_range("logit_bias: id {} is outside the vocabulary of {}", id, info.vocab);
+  }
+  for (const int32_t id : r.sampling.allowed_ids) {
+    if (!inside(id)) return out_of_range("allowed_token_ids: id {} is outside the vocabulary of {}", id, info.vocab);
+  }
+  for (const int32_t id : r.stop_ids) {
+    if (!inside(id)) return out_of_range("stop_token_ids: id {} is outside the vocabulary of {}", id, info.vocab);
+  }
+  for (const std::vector<int32_t>& word : r.sampling.bad_words) {
+    if (word.empty() || !std::all_of(word.begin(), word.end(), inside)) {
+      return out_of_range("bad_words: a sequence is empty or has an id outside the vocabulary of {}", info.vocab);
+    }
+  }
+  return {};
+}
+
+// Waits for something to do; false when the service ends.
+bool Service::Loop::take_messages() {
+  std::deque<std::pair<RequestKey, std::unique_ptr<Live>>> fresh;
+  std::vector<RequestKey> gone;
+  {
+    std::unique_lock lock(mutex);
+    const auto work = [&] { return stop || !submitted.empty() || !cancelled.empty() || (!paused && !scheduler->idle()); };
+    while (!work()) {
+      beat();
+      if (!paused && !to_verify.empty()) break;
+      wake.wait_for(lock, kBeat);
+    }
+    if (stop) return false;
+    epoch_now = epoch;
+    fresh.swap(submitted);
+    gone.swap(cancelled);
+  }
+  beat();
+  for (auto& [key, request] : fresh) start(key, std::move(request));
+  for (const RequestKey key : gone) {
+    if (!live.contains(key)) continue;
+    scheduler->cancel(key);
+    end(key, RequestEnd::kAbort, {});
+  }
+  return true;
+}
+
+void Service::Loop::start(RequestKey key, std::unique_ptr<Live> request) {
+  const TokenRequest& r = request->request;
+  request->editor = std::make_unique<LogitEditor>(r.sampling, r.prompt, r.stop_ids, r.constraint);
+  sched::ScheduleRequest s;
+  s.id = key;
+  s.prompt = r.prompt;
+  s.max_tokens = r.max_tokens;
+  s.priority = r.priority;
+  s.session = r.session.empty() ? fmt::format("#{}", key) : r.session;
+  s.salt = options.prefix_caching ? fmt::format("{}:{}", epoch_now, r.cache_salt) : fmt::format("#{}", key);
+  s.skip_prefix = r.prompt_logprobs >= 0;
+  const Status submitted_now = scheduler->submit(std::move(s));
+  live.emplace(key, std::move(request));
+  if (!submitted_now.ok()) end(key, RequestEnd::kError, submitted_now.error().message);
+}
+
+void Service::Loop::end(RequestKey key, RequestEnd how, std::string error) {
+  const auto found = live.find(key);
+  CHECK(found != live.end());
+  const std::unique_ptr<Live> request = std::move(found->second);
+  live.erase(found);
+  if (request->verifying) return;
+  TokenUpdate update;
+  update.finish = how;
+  update.error = std::move(error);
+  request->on_update(std::move(update));
+}
+
+// Rows of parts whose prompt tokens' log-probabilities are wanted. A preempted request passes its prompt again.
+void Service::Loop::score_prompts(const sched::StepPlan& plan) {
+  int64_t row = 0;
+  for (const sched::PlanPart& p : plan.parts) {
+    const int64_t first_row = row;
+    row += p.tokens;
+    const auto found = live.find(p.request);
+    if (found == live.end() || found->second->request.prompt_logprobs < 0) continue;
+    Live& l = *found->second;
+    const auto length = static_cast<int64_t>(l.request.prompt.size());
+    if (l.prompt.empty()) l.prompt.emplace_back(std::nullopt);
+    const int64_t begin = std::max(p.position + 1, static_cast<int64_t>(l.prompt.size()));
+    const int64_t end = std::min(p.position + p.tokens + 1, length);
+    if (begin >= end) continue;
+    const std::span<const int32_t> targets =
+        std::span(l.request.prompt).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    for (TokenLogprob& t : runner->score(first_row + begin - p.position - 1, targets, l.request.prompt_logprobs)) {
+      l.prompt.emplace_back(std::move(t));
+    }
+  }
+}
+
+void Service::Loop::step() {
+  const sched::StepPlan& plan = scheduler->plan();
+  if (plan.empty()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return;
+  }
+  runner->run(plan, *scheduler);
+  score_prompts(plan);
+  std::vector<Draw> draws;
+  std::vector<RequestKey> keys;
+  int64_t row = 0;
+  for (const sched::PlanPart& p : plan.parts) {
+    row += p.tokens;
+    counts.prompt_tokens += static_cast<uint64_t>(p.sample ? p.tokens - 1 : p.tokens);
+    const auto found = live.find(p.request);
+    if (!p.sample || found == live.end()) continue;
+    Live& l = *found->second;
+    draws.push_back({row - 1, p.position + p.tokens, &l.request, l.editor.get(), l.made});
+    keys.push_back(p.request);
+  }
+  std::vector<TokenLogprob> tokens = runner->draw(draws);
+  std::vector<sched::Outcome> outcomes;
+  std::vector<std::pair<RequestKey, TokenUpdate>> updates;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Live& l = *live.at(keys[i]);
+    const int32_t id = tokens[i].id;
+    l.made.push_back(id);
+    l.logprobs.push_back(tokens[i].logprob);
+    TokenUpdate update;
+    update.cached_tokens = scheduler->cached_tokens(keys[i]);
+    update.tokens.push_back(std::move(tokens[i]));
+    if (!l.prompt_sent && l.request.prompt_logprobs >= 0) update.prompt = std::move(l.prompt);
+    l.prompt_sent = true;
+    const std::vector<int32_t>& stops = l.request.stop_ids;
+    if (std::find(stops.begin(), stops.end(), id) != stops.end()) {
+      update.finish = RequestEnd::kStop;
+    } else if (static_cast<int64_t>(l.made.size()) == l.request.max_tokens) {
+      update.finish = RequestEnd::kLength;
+    }
+    sched::Outcome outcome;
+    outcome.request = keys[i];
+    outcome.add(id);
+    outcome.finished = update.finish.has_value();
+    outcomes.push_back(outcome);
+    updates.emplace_back(keys[i], std::move(update));
+  }
+  scheduler->commit(plan, outcomes);
+  ++counts.steps;
+  counts.generated_tokens += updates.size();
+  publish();
+  for (auto& [key, update] : updates) {
+    Live& l = *live.at(key);
+    const bool finished = update.finish.has_value();
+    if (l.verifying) {
+      l.prompt = std::move(update.prompt);
+      check_verified(l);
+    } else {
+      l.on_update(std::move(update));
+    }
+    if (!finished) continue;
+    verify_due += l.verifying || l.request.processed_logprobs ? 0 : options.verify_fraction;
+    if (verify_due >= 1) {
+      verify_due -= 1;
+      Finished f = {l.request.prompt, static_cast<int64_t>(l.request.prompt.size()), std::move(l.logprobs)};
+      f.ids.insert(f.ids.end(), l.made.begin(), l.made.end());
+      to_verify.push_back(std::move(f));
+    }
+    live.erase(key);
+  }
+}
+
+// Scores a finished request from its first token on, without the prefix cache.
+void Service::Loop::verify_next() {
+  verifying = std::move(to_verify.front());
+  to_verify.pop_front();
+  auto again = std::make_unique<Live>();
+  again->request.prompt = verifying.ids;
+  again->request.max_tokens = 1;
+  again->request.prompt_logprobs = 0;
+  again->verifying = true;
+  RequestKey key = 0;
+  {
+    std::lock_guard lock(mutex);
+    key = next_key++;
+  }
+  // The last token may stand at the end of the context; then there is no room for the one that is not needed.
+  if (static_cast<int64_t>(verifying.ids.size()) + 1 > info.max_model_len) return;
+  start(key, std::move(again));
+}
+
+void Service::Loop::check_verified(const Live& again) {
+  bool same = true;
+  for (size_t i = 0; i < verifying.logprobs.size(); ++i) {
+    const std::optional<TokenLogprob>& t = again.prompt[static_cast<size_t>(verifying.prompt) + i];
+    same = same && t.has_value() && t->logprob == verifying.logprobs[i];
+  }
+  ++counts.verified;
+  counts.mismatches += same ? 0 : 1;
+}
+
+void Service::Loop::publish() {
+  const sched::SchedulerStats stats = scheduler->stats();
+  counts.running = stats.running;
+  counts.waiting = stats.waiting;
+  counts.cache_usage = static_cast<double>(stats.rows.held) / static_cast<double>(std::max<int64_t>(stats.rows.rows, 1));
+  counts.preemptions = static_cast<uint64_t>(stats.preemptions);
+  counts.prefix_queries = static_cast<uint64_t>(stats.prefix_queries);
+  counts.prefix_hits = static_cast<uint64_t>(stats.prefix_hits);
+  std::lock_guard lock(mutex);
+  snapshot = counts;
+}
+
+void Service::Loop::run() {
+  while (take_messages()) {
+    const bool held = [&] {
+      std::lock_guard lock(mutex);
+      return paused;
+    }();
+    if (held) continue;
+    if (scheduler->idle() && !to_verify.empty()) verify_next();
+    if (!scheduler->idle()) step();
+    publish();
+    if (options.stall_seconds > 0 && counts.steps > 0 && !stalled) {
+      stalled = true;
+      std::this_thread::sleep_for(std::chrono::duration<double>(options.stall_seconds));
+    }
+  }
+  while (!live.empty()) end(live.begin()->first, RequestEnd::kAbort, {});
+  std::deque<std::pair<RequestKey, std::unique_ptr<Live>>> never_begun;
+  {
+    std::lock_guard lock(mutex);
+    never_begun.swap(submitted);
+  }
+  for (auto& [key, request] : never_begun) {
+    TokenUpdate update;
+    update.finish = RequestEnd::kAbort;
+    request->on_update(std::move(update));
+  }
+}
+
+namespace {
+
+const char* latent_name(LatentFormat f) {
+  switch (f) {
+    case LatentFormat::kF64: return "f64";
+    case LatentFormat::kBf16: return "bf16";
+    case LatentFormat::kFp8: return "fp8";
+    case LatentFormat::kNvfp4: return "nvfp4";
+  }
+  return "";
+}
+
+const char* key_name(KeyFormat f) {
+  switch (f) {
+    case KeyFormat::kF64: return "f64";
+    case KeyFormat::kBf16: return "bf16";
+    case KeyFormat::kFp8: return "fp8";
+    case KeyFormat::kMxfp4: return "mxfp4";
+  }
+  return "";
+}
+
+// Rows of a pool: what was asked for, or a few full contexts within a quarter of the free memory.
+int64_t choose_rows(const model::StateLayout& layout, const ServiceOptions& o, int64_t positions, int64_t seqs) {
+  if (o.cache_bytes > 0) return o.cache_bytes / layout.rows.row_bytes;
+  const int64_t wanted =
+      kContextsDefault * cache::rows_of_request(layout.rows, positions) + 4 * layout.state_groups * seqs;
+  const auto quarter = static_cast<int64_t>(available_memory() / 4);
+  return std::min(wanted, quarter / layout.rows.row_bytes);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Service>> Service::create(const Engine& engine, const ServiceOptions& options) {
+  auto loop = std::make_unique<Loop>(engine);
+  loop->options = options;
+  ServiceOptions& o = loop->options;
+  if (o.max_num_seqs == 0) o.max_num_seqs = kSeqsDefault;
+  if (o.max_num_batched_tokens == 0) o.max_num_batched_tokens = std::max(engine.batched_tokens(), o.max_num_seqs);
+  if (o.max_num_batched_tokens < o.max_num_seqs) {
+    return invalid_argument("--max-num-batched-tokens {} is below --max-num-seqs {}: a step could not give every sequence a token",
+                            o.max_num_batched_tokens, o.max_num_seqs);
+  }
+  const model::Config& c = engine.config();
+  if (o.max_model_len > c.positions_max) {
+    return invalid_argument("--max-model-len {} is above the model's {} positions (max_position_embeddings of {})",
+                            o.max_model_len, c.positions_max, c.path);
+  }
+  const model::StateLayout layout = model::make_state_layout(c, engine.device(), engine.formats());
+  const int64_t positions = o.max_model_len > 0 ? o.max_model_len : c.positions_max;
+  const int64_t rows = choose_rows(layout, o, positions, o.max_num_seqs);
+  const int64_t room = (rows - layout.state_groups) * layout.block_tokens();
+  const int64_t least = cache::rows_of_request(layout.rows, 1);
+  if (rows < least || (o.max_model_len > 0 && room < o.max_model_len)) {
+    return resource_exhausted(
+        "the cache pool has {} rows of {} bytes, one sequence of {} tokens needs {}; raise --kv-cache-memory-bytes or lower "
+        "--max-model-len",
+        rows, layout.rows.row_bytes, o.max_model_len > 0 ? o.max_model_len : 1,
+        cache::rows_of_request(layout.rows, std::max<int64_t>(o.max_model_len, 1)));
+  }
+  const int64_t length = std::min(positions, room);
+  Result<std::unique_ptr<Runner>> runner =
+      Runner::create(engine, {rows, o.max_num_seqs, o.max_num_batched_tokens, length});
+  if (!runner.ok()) return runner.error();
+  loop->runner = std::move(*runner);
+  const sched::SchedulerLimits limits = {o.max_num_seqs, o.max_num_batched_tokens, length, o.waiting_max};
+  const cache::CacheOptions cache = {rows, layout.block_tokens(), layout.state_groups, o.match_unit};
+  Result<std::unique_ptr<sched::Scheduler>> scheduler = sched::Scheduler::create(limits, cache);
+  if (!scheduler.ok()) return scheduler.error();
+  loop->scheduler = std::move(*scheduler);
+  loop->info = {c.path, length, c.vocab, layout.block_tokens(), rows, rows * layout.block_tokens(),
+                latent_name(engine.formats().latent), key_name(engine.formats().key)};
+  Loop* const l = loop.get();
+  l->runner->on_layer([l] { l->beat(); });
+  std::unique_ptr<Service> service(new Service(std::move(loop)));
+  l->thread = std::thread([l] { l->run(); });
+  return service;
+}
+
+Service::Service(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+
+Service::~Service() {
+  {
+    std::lock_guard lock(loop_->mutex);
+    loop_->stop = true;
+  }
+  loop_->wake.notify_all();
+  loop_->thread.join();
+}
+
+const BackendInfo& Service::info() const { return loop_->info; }
+
+BackendState Service::state() const {
+  std::lock_guard lock(loop_->mutex);
+  BackendState s = loop_->snapshot;
+  s.beats = loop_->beats.load();
+  const Clock::duration age = Clock::now().time_since_epoch() - Clock::duration(loop_->last_beat.load());
+  s.beat_age_s = std::chrono::duration<double>(age).count();
+  s.waiting += static_cast<int64_t>(loop_->submitted.size());
+  s.draining = loop_->draining;
+  s.paused = loop_->paused;
+  return s;
+}
+
+Result<RequestKey> Service::submit(TokenRequest request, OnUpdate on_update) {
+  const Status checked = loop_->check(request);
+  if (!checked.ok()) return checked.error();
+  auto live = std::make_unique<Live>();
+  live->request = std::move(request);
+  live->on_update = std::move(on_update);
+  RequestKey key = 0;
+  {
+    std::lock_guard lock(loop_->mutex);
+    if (loop_->draining || loop_->stop) return resource_exhausted("the engine is shutting down and takes no more requests");
+    const int64_t queued = loop_->snapshot.waiting + static_cast<int64_t>(loop_->submitted.size());
+    if (queued >= loop_->options.waiting_max) {
+      return resource_exhausted("{} requests wait already, the queue takes no more (try again later)", queued);
+    }
+    key = loop_->next_key++;
+    loop_->submitted.emplace_back(key, std::move(live));
+  }
+  loop_->wake.notify_all();
+  return key;
+}
+
+void Service::cancel(RequestKey key) {
+  {
+    std::lock_guard lock(loop_->mutex);
+    loop_->cancelled.push_back(key);
+  }
+  loop_->wake.notify_all();
+}
+
+void Service::drain() {
+  std::lock_guard lock(loop_->mutex);
+  loop_->draining = true;
+}
+
+void Service::pause(bool paused) {
+  {
+    std::lock_guard lock(loop_->mutex);
+    loop_->paused = paused;
+  }
+  loop_->wake.notify_all();
+}
+
+// What was indexed under the old epoch is never found again and ages out.
+void Service::reset_prefix_cache() {
+  std::lock_guard lock(loop_->mutex);
+  ++loop_->epoch;
+}
+
+}  // namespace perigee::engine

@@ -1,0 +1,46 @@
+// What    The engine as a service: a thread that takes requests as they come, batches them step by step and gives tokens back.
+// Owner   engine. The real engine/backend.
+// Threads As Backend says. All model work happens on the service's own thread.
+// Errors  create() when memory is refused or an option does not fit the model, in one sentence; submit() as Backend says.
+#pragma once
+
+#include <memory>
+
+#include "engine/backend.h"
+#include "engine/engine.h"
+
+namespace perigee::engine {
+
+struct ServiceOptions {
+  int64_t cache_bytes = 0;          // of the row pool; 0: room for four full contexts, at most half of the free memory
+  int64_t max_num_seqs = 0;         // 0: 64
+  int64_t max_num_batched_tokens = 0;  // 0: the engine's default; at least max_num_seqs
+  int64_t max_model_len = 0;        // 0: the model's, or what the pool holds if that is less
+  int64_t waiting_max = 4096;
+  int64_t match_unit = 16;          // tokens; prefixes are found at its multiples
+  bool prefix_caching = true;
+  double verify_fraction = 0;       // of finished requests that are scored again while nothing else runs
+  double stall_seconds = 0;         // a test's fault: the thread sleeps once, after its first step
+};
+
+class Service : public Backend {
+ public:
+  static Result<std::unique_ptr<Service>> create(const Engine& engine, const ServiceOptions& options);
+  // Ends every request with kAbort.
+  ~Service() override;
+
+  const BackendInfo& info() const override;
+  BackendState state() const override;
+  Result<RequestKey> submit(TokenRequest request, OnUpdate on_update) override;
+  void cancel(RequestKey key) override;
+  void drain() override;
+  void pause(bool paused) override;
+  void reset_prefix_cache() override;
+
+ private:
+  struct Loop;
+  explicit Service(std::unique_ptr<Loop> loop);
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace perigee::engine
