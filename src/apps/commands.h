@@ -12,5 +12,6 @@ void add_generate(CLI::App& program, int& status);
 void add_score(CLI::App& program, int& status);
 void add_chat(CLI::App& program, int& status);
 void add_inspect(CLI::App& program, int& status);
+void add_plan(CLI::App& program, int& status);
 
 }  // namespace perigee::apps

@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   perigee::apps::add_score(program, status);
   perigee::apps::add_chat(program, status);
   perigee::apps::add_inspect(program, status);
+  perigee::apps::add_plan(program, status);
   try {
     program.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

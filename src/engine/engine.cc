@@ -19,7 +19,8 @@ struct TopBuffers {
   std::vector<double> logprobs64;
 };
 
-// The formats behind `auto` and the checks that a given format fits the model's widths.
+}  // namespace
+
 Result<model::CacheFormats> choose_formats(const model::Config& c, const EngineOptions& o) {
   const bool reference = o.device == Device::kReference;
   const bool indexer = c.index_topk > 0;
@@ -36,8 +37,6 @@ Result<model::CacheFormats> choose_formats(const model::Config& c, const EngineO
   }
   return f;
 }
-
-}  // namespace
 
 struct Engine::Run {
   std::unique_ptr<model::StatePool> states;

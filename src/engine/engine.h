@@ -28,6 +28,9 @@ struct EngineOptions {
   model::LoadOptions load;
 };
 
+// The formats behind `auto`, and whether a given format fits the model's widths.
+Result<model::CacheFormats> choose_formats(const model::Config& config, const EngineOptions& options);
+
 struct ScoredPosition {
   int32_t id = 0;
   double logsumexp = 0;

@@ -78,29 +78,44 @@ std::vector<Piece> pieces(const Config& c, tensor::Device device, Workspace* w) 
   return all;
 }
 
-}  // namespace
-
-Result<Workspace> Workspace::create(const Config& config, tensor::Device device, int64_t rows_max,
-                                    int64_t context_max) {
+// Sets the sizes that pieces() reads, and lists all pieces.
+std::vector<Piece> plan(const Config& config, tensor::Device device, int64_t rows_max, int64_t context_max, Workspace* w) {
   CHECK_GE(rows_max, 1);
-  Workspace w;
-  w.rows_max = rows_max;
+  w->rows_max = rows_max;
   // Bank rows plus the live accumulator; two accumulators when there is no bank.
   const int64_t block = config.attn_res_block;
-  w.residual.resize(static_cast<size_t>(block > 0 ? (config.layers + block - 1) / block + 1 : 1));
+  w->residual.resize(static_cast<size_t>(block > 0 ? (config.layers + block - 1) / block + 1 : 1));
   const DType act = ops::activation_dtype(device);
   const int64_t score_bytes = context_max * tensor::dtype_bytes(act);
   if (config.index_topk > 0 && context_max > 0) {
-    w.score_rows = std::clamp<int64_t>(kScoreBytes / score_bytes, 1, rows_max);
+    w->score_rows = std::clamp<int64_t>(kScoreBytes / score_bytes, 1, rows_max);
   }
-  std::vector<Piece> all = pieces(config, device, &w);
-  all.push_back({&w.index_scores, act, w.score_rows, context_max});
+  std::vector<Piece> all = pieces(config, device, w);
+  all.push_back({&w->index_scores, act, w->score_rows, context_max});
+  return all;
+}
+
+size_t bytes_of(const std::vector<Piece>& all) {
   size_t bytes = 0;
   for (const Piece& p : all) {
     bytes += tensor::aligned(static_cast<size_t>(p.rows * p.width * tensor::dtype_bytes(p.dtype)));
   }
+  return bytes;
+}
+
+}  // namespace
+
+int64_t Workspace::bytes(const Config& config, tensor::Device device, int64_t rows_max, int64_t context_max) {
+  Workspace w;
+  return static_cast<int64_t>(bytes_of(plan(config, device, rows_max, context_max, &w)));
+}
+
+Result<Workspace> Workspace::create(const Config& config, tensor::Device device, int64_t rows_max,
+                                    int64_t context_max) {
+  Workspace w;
+  const std::vector<Piece> all = plan(config, device, rows_max, context_max, &w);
   Result<tensor::Arena> arena = tensor::Arena::create(
-      bytes, fmt::format("the workspace for steps of {} tokens (--max-num-batched-tokens)", rows_max));
+      bytes_of(all), fmt::format("the workspace for steps of {} tokens (--max-num-batched-tokens)", rows_max));
   if (!arena.ok()) return arena.error();
   w.arena = std::move(*arena);
   for (const Piece& p : all) {

@@ -51,6 +51,8 @@ struct Workspace {
   int64_t score_rows = 0;  // rows of index_scores
   tensor::Arena arena;
 
+  // Bytes that create() takes.
+  static int64_t bytes(const Config& config, tensor::Device device, int64_t rows_max, int64_t context_max);
   // Buffers for steps of up to `rows_max` tokens over contexts of up to `context_max`.
   static Result<Workspace> create(const Config& config, tensor::Device device, int64_t rows_max,
                                   int64_t context_max);
