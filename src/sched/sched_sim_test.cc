@@ -59,7 +59,11 @@ class Simulation {
     CHECK(made.ok());
     scheduler_ = std::move(*made);
     model_ = std::make_unique<FakeModel>(cache_, limits_.max_num_seqs);
-    for (int64_t f = 0; f < 4; ++f) family_lengths_.push_back(random_.between(10, limits_.max_model_len / 3));
+    // Short prompts with long answers: what is admitted does not fit for long.
+    const bool growing = random_.one_in(2);
+    if (growing) long_ = 900;
+    for (int64_t f = 0; f < 4; ++f) family_lengths_.push_back(random_.between(10, growing ? 80 : limits_.max_model_len / 3));
+    if (growing) long_share_ = 1;
   }
 
   void play() {
@@ -92,7 +96,7 @@ class Simulation {
   // Prompts share the beginnings of a few families, go on where a session stopped, or are new.
   std::vector<int32_t> prompt_of(int64_t session, uint64_t& space) {
     std::vector<int32_t> ids;
-    if (random_.one_in(2) && !sessions_[session].empty()) {
+    if (random_.one_in(2) && !sessions_[session].empty() && static_cast<int64_t>(sessions_[session].size()) < limits_.max_model_len / 2) {
       ids = sessions_[session];
       space = session_spaces_[session];
     } else {
