@@ -1,10 +1,12 @@
-// What the scheduler costs beside the model: plan and commit of steps over many long contexts, hashing and indexing included.
+// What the scheduler costs beside the model: plan and commit of steps over many long contexts, hashing and indexing
+// included.
 //
 //   perigee_bench_sched [--requests N] [--context N] [--steps N] [--block-tokens N]
 //
-// Method. N requests with contexts of their own are taken in by a pool that holds them all. Then every step plans one part a
-// request and commits 1 to 8 tokens for each (all but the first as accepted drafts); outcomes are drawn before the clock starts. A
-// run is a number of steps; reported is the median of five runs, in microseconds per running request and step.
+// Method. N requests with contexts of their own are taken in by a pool that holds them all. Then every step plans one
+// part a request and commits 1 to 8 tokens for each (all but the first as accepted drafts); outcomes are drawn before the
+// clock starts. A run is a number of steps; reported is the median of five runs after one to warm up, in microseconds per
+// running request and step.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -35,7 +37,8 @@ void fill(Scheduler& scheduler, const Shape& shape, int64_t answer) {
   for (int64_t r = 0; r < shape.requests; ++r) {
     sched::ScheduleRequest request;
     request.id = static_cast<uint64_t>(r + 1);
-    for (int64_t i = 0; i < shape.context; ++i) request.prompt.push_back(random_id(request.id, static_cast<uint64_t>(i)));
+    for (int64_t i = 0; i < shape.context; ++i)
+      request.prompt.push_back(random_id(request.id, static_cast<uint64_t>(i)));
     request.max_tokens = answer;
     CHECK(scheduler.submit(std::move(request)).ok());
   }
@@ -104,12 +107,15 @@ int measure(const Shape& shape) {
   committed = 0;
   for (int i = 0; i < kRuns; ++i) times.push_back(run(scheduler, shape, static_cast<uint64_t>(i + 1), committed));
   std::sort(times.begin(), times.end());
-  const auto per_request = [&](double seconds) { return 1e6 * seconds / static_cast<double>(shape.steps * shape.requests); };
+  const auto per_request = [&](double seconds) {
+    return 1e6 * seconds / static_cast<double>(shape.steps * shape.requests);
+  };
   const double tokens = static_cast<double>(committed) / static_cast<double>(kRuns * shape.steps * shape.requests);
-  fmt::print("{} requests of {} tokens, blocks of {}, {} steps x {} runs, {:.2f} tokens committed per request and step\n", shape.requests,
-             shape.context, shape.block_tokens, shape.steps, kRuns, tokens);
-  fmt::print("plan + commit: {:.3f} us per request and step (median; best {:.3f}, worst {:.3f})\n", per_request(times[kRuns / 2]),
-             per_request(times.front()), per_request(times.back()));
+  fmt::print(
+      "{} requests of {} tokens, blocks of {}, {} steps x {} runs, {:.2f} tokens committed per request and step\n",
+      shape.requests, shape.context, shape.block_tokens, shape.steps, kRuns, tokens);
+  fmt::print("plan + commit: {:.3f} us per request and step (median; best {:.3f}, worst {:.3f})\n",
+             per_request(times[kRuns / 2]), per_request(times.front()), per_request(times.back()));
   return 0;
 }
 

@@ -163,7 +163,8 @@ TEST(Cache, WithoutTheTailsRowsTheStateBehindThemIsNoHit) {
   user.release(240);
   Sequence other(cache, ids_of(2, 300));
   other.start();
-  while (cache.match(s.chain, 255).dense == 240) other.run_to(static_cast<int64_t>(other.holding.blocks.size()) * 64 + 1);
+  while (cache.match(s.chain, 255).dense == 240)
+    other.run_to(static_cast<int64_t>(other.holding.blocks.size()) * 64 + 1);
   const Match m = cache.match(s.chain, 255);
   EXPECT_LT(m.dense, 240);
   EXPECT_LE(m.resume, m.dense);
@@ -198,7 +199,7 @@ TEST(Cache, TheTailIsEvictedFirstAndWhatWasUsedLast) {
   cache.end_step();
   touch.release(128);
   Sequence big(cache, ids_of(3, 200));
-  big.start();  // takes one of two free rows
+  big.start();     // takes one of two free rows
   big.run_to(65);  // and evicts the state of the second
   EXPECT_EQ(Sequence(cache, ids_of(1, 129)).match().resume, 128);
   EXPECT_EQ(Sequence(cache, ids_of(2, 129)).match().resume, 0);

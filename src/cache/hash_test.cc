@@ -67,7 +67,8 @@ TEST(Hash, CommonUnitsEndWhereTheIdsPart) {
 
 // Few home slots, so that entries crowd and wrap around.
 RC_GTEST_PROP(KeyTable, BehavesAsAMap, ()) {
-  const auto steps = *rc::gen::container<std::vector<std::pair<int, int>>>(rc::gen::pair(rc::gen::inRange(0, 12), rc::gen::inRange(0, 20)));
+  const auto steps = *rc::gen::container<std::vector<std::pair<int, int>>>(
+      rc::gen::pair(rc::gen::inRange(0, 12), rc::gen::inRange(0, 20)));
   KeyTable table(12);
   std::unordered_map<uint64_t, int> model;  // key to id
   std::unordered_map<int, uint64_t> key_of;
