@@ -17,6 +17,8 @@ LONG_FILES = {
 # What each room may include (docs/map.md).
 ROOMS = {
     "base": [],
+    "cache": ["base"],
+    "sched": ["base", "cache"],
     "num": ["base"],
     "tensor": ["base", "num"],
     "ops": ["base", "num", "tensor"],

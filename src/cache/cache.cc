@@ -11,16 +11,18 @@ Status Cache::check(const CacheOptions& o) {
     return invalid_argument("block_tokens is {}, a power of two of at least 64 is needed", o.block_tokens);
   }
   if (!power_of_two(o.match_unit) || o.match_unit < kStateTokens || o.match_unit > o.block_tokens) {
-    return invalid_argument("--prefix-match-unit is {}, a power of two from {} to the block's {} tokens is needed", o.match_unit,
-                            kStateTokens, o.block_tokens);
+    return invalid_argument("--prefix-match-unit is {}, a power of two from {} to the block's {} tokens is needed",
+                            o.match_unit, kStateTokens, o.block_tokens);
   }
   if (o.groups < 1) return invalid_argument("groups is {}, a state takes at least one row", o.groups);
   if (o.rows < o.groups + 1) {
-    return resource_exhausted("the cache has {} rows, one sequence needs at least {}: give it more memory", o.rows, o.groups + 1);
+    return resource_exhausted("the cache has {} rows, one sequence needs at least {}: give it more memory", o.rows,
+                              o.groups + 1);
   }
   const int64_t ids_max = int64_t{1} << 30;  // ids of keys are 32-bit numbers
   if (o.rows > ids_max / (o.block_tokens / o.match_unit)) {
-    return out_of_range("the cache of {} rows would have more than {} keys: use a larger --prefix-match-unit", o.rows, ids_max);
+    return out_of_range("the cache of {} rows would have more than {} keys: use a larger --prefix-match-unit", o.rows,
+                        ids_max);
   }
   return {};
 }

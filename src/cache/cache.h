@@ -1,9 +1,9 @@
-// What    The packed cache as bookkeeping: which rows of the pool a running sequence holds, what stays behind for later requests, and
-//         what is evicted. Nothing here touches the rows' bytes; the caller turns the answers into copies.
+// What    The packed cache as bookkeeping: which rows of the pool a running sequence holds, what stays behind for later
+//         requests, and what is evicted. Nothing here touches the rows' bytes; the caller turns the answers into copies.
 //         A row holds either the attention records of one block of one sequence, or a part (one of `groups`) of a
-//         sequence's linear-attention state. States exist at multiples of kStateTokens only. A sequence can be resumed at
-//         P when the rows of its first P tokens and a snapshot of the state at P are both there; both are looked up, neither
-//         list is derived from the other.
+//         sequence's linear-attention state. States exist at multiples of kStateTokens only. A sequence can be resumed
+//         at P when the rows of its first P tokens and a snapshot of the state at P are both there; both are looked up,
+//         neither list is derived from the other.
 //         A row is free, held (named by a sequence or by the step that is planned), or cached (found through the
 //         index, evicted in the order of last use).
 // Owner   cache. Used by sched.
@@ -41,10 +41,10 @@ struct Holding {
 
 // What the pool holds of a prompt.
 struct Match {
-  int64_t dense = 0;                    // tokens whose attention records are there
-  int64_t resume = 0;                   // of these, tokens after which a state is there too
-  SnapshotId snapshot = kNoSnapshot;    // the state after `resume` tokens
-  std::vector<RowId> rows;              // of the blocks of the first `resume` tokens
+  int64_t dense = 0;                  // tokens whose attention records are there
+  int64_t resume = 0;                 // of these, tokens after which a state is there too
+  SnapshotId snapshot = kNoSnapshot;  // the state after `resume` tokens
+  std::vector<RowId> rows;            // of the blocks of the first `resume` tokens
 };
 
 // Keep: the snapshot, and a half-filled row that others may want, are copied. Consume: they become the sequence's own
@@ -80,7 +80,8 @@ class Cache {
   const CacheOptions& options() const { return options_; }
   CacheStats stats() const;
   int64_t blocks(int64_t tokens) const { return (tokens + options_.block_tokens - 1) / options_.block_tokens; }
-  int64_t available() const { return rows_.free() + cached_; }  // rows that can be had without taking them from a sequence
+  // Rows that can be had without taking them from a sequence.
+  int64_t available() const { return rows_.free() + cached_; }
 
   // The longest prefix of at most `tokens_max` tokens that can be resumed, of the units that the chain has hashed.
   Match match(const KeyChain& chain, int64_t tokens_max) const;
@@ -116,10 +117,10 @@ class Cache {
   };
   int64_t item_of(SnapshotId id) const { return rows_.count() + id; }  // of the age list; a row's item is the row
   std::span<RowId> rows_of(SnapshotId id) {
-    return std::span(snapshot_rows_).subspan(static_cast<size_t>(id * options_.groups), static_cast<size_t>(options_.groups));
+    return {&snapshot_rows_[static_cast<size_t>(id * options_.groups)], static_cast<size_t>(options_.groups)};
   }
   std::span<const RowId> rows_of(SnapshotId id) const {
-    return std::span(snapshot_rows_).subspan(static_cast<size_t>(id * options_.groups), static_cast<size_t>(options_.groups));
+    return {&snapshot_rows_[static_cast<size_t>(id * options_.groups)], static_cast<size_t>(options_.groups)};
   }
   int32_t& pins(SnapshotId id) { return snapshot_pins_[static_cast<size_t>(id)]; }
   int32_t pins(SnapshotId id) const { return snapshot_pins_[static_cast<size_t>(id)]; }
@@ -133,7 +134,8 @@ class Cache {
   void unpin_snapshot(SnapshotId id);
   RowId take_row();
   bool evict_oldest();
-  void show_snapshot(SnapshotId id, const Key& key);  // makes it findable, or frees it when its like can be found already
+  // Makes it findable, or frees it when its like can be found already.
+  void show_snapshot(SnapshotId id, const Key& key);
   bool donate_state(const Key& key, Holding& holding);
   void free_rows(std::span<const RowId> rows);
 
@@ -146,7 +148,7 @@ class Cache {
   Rows rows_;
   PrefixIndex index_;
   LruList lru_;
-  int64_t cached_ = 0;  // rows of the items in lru_
+  int64_t cached_ = 0;                  // rows of the items in lru_
   std::vector<RowId> snapshot_rows_;    // [snapshot, groups]
   std::vector<int32_t> snapshot_pins_;  // copies of the planned step that read it, or make it
   std::vector<SnapshotId> free_snapshots_;

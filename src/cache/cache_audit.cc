@@ -38,8 +38,10 @@ Status Cache::audit_names(std::span<const Holding* const> holdings) const {
   }
   for (size_t row = 0; row < names.size(); ++row) {
     const auto id = static_cast<RowId>(row);
-    if (names[row] != rows_.refs(id)) return fault("row {} counts {} names and has {}", row, rows_.refs(id), names[row]);
-    if (is_state[row] != 0 && names[row] != 1) return fault("row {} holds a state and is named {} times", row, names[row]);
+    if (names[row] != rows_.refs(id))
+      return fault("row {} counts {} names and has {}", row, rows_.refs(id), names[row]);
+    if (is_state[row] != 0 && names[row] != 1)
+      return fault("row {} holds a state and is named {} times", row, names[row]);
     if (is_state[row] != 0 && index_.keys_of(id) != 0) return fault("row {} holds a state and has keys of tokens", row);
   }
   return {};
@@ -76,7 +78,8 @@ Status Cache::audit_places() const {
     const auto id = static_cast<SnapshotId>(s);
     const bool found = index_.has_snapshot(id);
     if (found == (staged[s] != 0 || unused[s] != 0)) return fault("snapshot {} is of two kinds or of none", s);
-    if (lru_.contains(item_of(id)) != (found && pins(id) == 0)) return fault("snapshot {} has a wrong place in the age list", s);
+    if (lru_.contains(item_of(id)) != (found && pins(id) == 0))
+      return fault("snapshot {} has a wrong place in the age list", s);
     if (lru_.contains(item_of(id))) {
       cached += options_.groups;
       held -= options_.groups;
@@ -84,8 +87,8 @@ Status Cache::audit_places() const {
   }
   const CacheStats s = stats();
   if (cached != s.cached || held != s.held) {
-    return fault("rows: {} free, {} cached and {} held are counted; {} cached and {} held are there", s.free, s.cached, s.held, cached,
-                 held);
+    return fault("rows: {} free, {} cached and {} held are counted; {} cached and {} held are there", s.free, s.cached,
+                 s.held, cached, held);
   }
   return {};
 }

@@ -1,6 +1,6 @@
 // What    Names of token prefixes: a chain of SHA-256 keys over units of a few tokens.
 //           key_0 = SHA256(namespace),  key_i = SHA256(key_{i-1} | the unit's token ids as little-endian int32)
-//         So a key stands for everything from the first token to the end of its unit, and for the salt and adapter as well.
+//         So a key stands for everything from the first token to the end of its unit, and for the salt and adapter too.
 // Owner   cache.
 // Threads Value types.
 // Errors  None.

@@ -1,5 +1,5 @@
-// What    A hash table from keys to small ids, for a fixed number of ids that each carry at most one key. Nothing is allocated after
-//         it is made: keys lie in an array by id, the table itself holds ids in open addressing.
+// What    A hash table from keys to small ids, for a fixed number of ids that each carry at most one key. Nothing is
+//         allocated after it is made: keys lie in an array by id, the table itself holds ids in open addressing.
 // Owner   cache.
 // Threads One at a time.
 // Errors  Misuse is a bug and aborts.

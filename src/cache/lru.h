@@ -1,4 +1,4 @@
-// What    A list of items by age: a fixed number of small ids, each in the list or not. Every operation takes constant time.
+// What    A list of items by age: a fixed number of small ids, each in the list or not, in constant time.
 // Owner   cache.
 // Threads One at a time.
 // Errors  Misuse is a bug and aborts.
@@ -47,7 +47,8 @@ class LruList {
     int64_t count = 0;
     int32_t before = end_;
     for (int32_t at = links_.back().younger; at != end_ && count <= size_; at = link(at).younger, ++count) {
-      if (link(at).older != before) return Error{ErrorCode::kInternal, fmt::format("item {} of the age list has a wrong link", at)};
+      if (link(at).older != before)
+        return Error{ErrorCode::kInternal, fmt::format("item {} of the age list has a wrong link", at)};
       before = at;
     }
     if (count == size_ && links_.back().older == before) return {};

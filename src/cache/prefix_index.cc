@@ -21,9 +21,11 @@ void PrefixIndex::remove_units_from(RowId row, int64_t unit_of_row) {
 Status PrefixIndex::audit() const {
   for (size_t row = 0; row < keys_of_row_.size(); ++row) {
     int32_t count = 0;
-    for (int64_t u = 0; u < units_per_row_; ++u) count += units_.has(static_cast<int64_t>(row) * units_per_row_ + u) ? 1 : 0;
+    for (int64_t u = 0; u < units_per_row_; ++u)
+      count += units_.has(static_cast<int64_t>(row) * units_per_row_ + u) ? 1 : 0;
     if (count != keys_of_row_[row]) {
-      return Error{ErrorCode::kInternal, fmt::format("row {} counts {} keys and has {}", row, keys_of_row_[row], count)};
+      return Error{ErrorCode::kInternal,
+                   fmt::format("row {} counts {} keys and has {}", row, keys_of_row_[row], count)};
     }
   }
   if (const Status s = units_.audit(); !s.ok()) return s;

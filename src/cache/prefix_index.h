@@ -1,5 +1,5 @@
-// What    Finds what the pool holds of a prefix: attention rows by the key of each unit they store, snapshots of the linear-attention
-//         state by the key of the prefix they stand for.
+// What    Finds what the pool holds of a prefix: attention rows by the key of each unit they store, snapshots of the
+//         linear-attention state by the key of the prefix they stand for.
 //         A row stores one sequence's block from its start, so whoever finds unit i of a block has units 0 to i of it.
 // Owner   cache.
 // Threads One at a time.
@@ -20,7 +20,10 @@ constexpr SnapshotId kNoSnapshot = -1;
 class PrefixIndex {
  public:
   PrefixIndex(int64_t rows, int64_t units_per_row, int64_t snapshots)
-      : units_(rows * units_per_row), snapshots_(snapshots), keys_of_row_(static_cast<size_t>(rows)), units_per_row_(units_per_row) {}
+      : units_(rows * units_per_row),
+        snapshots_(snapshots),
+        keys_of_row_(static_cast<size_t>(rows)),
+        units_per_row_(units_per_row) {}
 
   RowId find_row(const Key& key) const {
     const int32_t id = units_.find(key);

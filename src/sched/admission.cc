@@ -6,9 +6,9 @@
 namespace perigee::sched {
 namespace {
 
-constexpr int64_t kCandidatesMax = 32;              // looked at in one step: each costs a walk through the index
-constexpr int32_t kOvertakesMax = 64;               // then nothing overtakes any more
-constexpr int64_t kSharedTokensMin = 64;            // a shorter common prefix is not worth waiting for
+constexpr int64_t kCandidatesMax = 32;                // looked at in one step: each costs a walk through the index
+constexpr int32_t kOvertakesMax = 64;                 // then nothing overtakes any more
+constexpr int64_t kSharedTokensMin = 64;              // a shorter common prefix is not worth waiting for
 constexpr int64_t kHashTokensMax = int64_t{1} << 18;  // hashed in one step before it is left for the next: about 2 ms
 
 }  // namespace
@@ -16,10 +16,10 @@ constexpr int64_t kHashTokensMax = int64_t{1} << 18;  // hashed in one step befo
 // The prompts under way and the step's room for them.
 struct Scheduler::Load {
   int64_t budget = 0;
-  int64_t wanted = 0;  // tokens that the prompts under way can take in this step
+  int64_t wanted = 0;                                      // tokens that the prompts under way can take in this step
   int64_t shortest = std::numeric_limits<int64_t>::max();  // what the shortest of them still needs
   int64_t priority = std::numeric_limits<int64_t>::max();  // the best of theirs
-  int64_t hashed = 0;  // tokens, in this step
+  int64_t hashed = 0;                                      // tokens, in this step
 
   void add(const Request& r, int64_t chunk) {
     wanted += chunk;
@@ -44,11 +44,13 @@ void Scheduler::admit(int64_t budget) {
     if (held_back(*r)) continue;
     ++looked_at;
     switch (try_admit(*r, load)) {
-      case Admission::kHeldBack: continue;
+      case Admission::kHeldBack:
+        continue;
       case Admission::kAdmitted:
         for (Request* passed : passed_over_) ++passed->overtaken;
         continue;
-      case Admission::kRefused: break;
+      case Admission::kRefused:
+        break;
     }
     if (r->preempted || r->overtaken >= kOvertakesMax) return;
     passed_over_.push_back(r);
@@ -151,7 +153,8 @@ void Scheduler::start(Request& r, const cache::Match& match, cache::ResumeMode m
   r.slot = free_slots_.back();
   free_slots_.pop_back();
   slots_[static_cast<size_t>(r.slot)] = &r;
-  order_.insert(std::upper_bound(order_.begin(), order_.end(), &r, [](const Request* a, const Request* b) { return a->before(*b); }),
+  order_.insert(std::upper_bound(order_.begin(), order_.end(), &r,
+                                 [](const Request* a, const Request* b) { return a->before(*b); }),
                 &r);
 
   // An identical prompt shall hit, and so shall the next one that shares as much as this one could have shared.

@@ -1,10 +1,10 @@
-// What    A model without arithmetic for tests of the scheduler: for every row of the pool and every slot it keeps what is in it, and
-//         checks that each part of a step finds its own sequence's records and state there, and nobody else's.
+// What    A model without arithmetic for tests of the scheduler: for every row of the pool and every slot it keeps what
+//         is in it, and checks that each part of a step finds its own sequence's records and state there, no other's.
 //         A record's content is a hash of all ids up to its token, a state's is a hash of the ids before it; the next
 //         token is a function of that hash, so a sequence that is computed again comes out the same.
 // Owner   sched's tests.
 // Threads One at a time.
-// Errors  A GoogleTest failure; run() then returns false.
+// Errors  GoogleTest failures.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -52,8 +52,7 @@ class FakeModel {
   void add(RequestId id, Script script) { scripts_.emplace(id, std::move(script)); }
   void forget(RequestId id) { scripts_.erase(id); }
 
-  // Carries out a plan up to the snapshots. The outcomes take in drafts that the model would have chosen itself; `tokens_max` bounds
-  // the ids that a request may have in the end.
+  // Carries out a plan. The outcomes take in the drafts that the model would have chosen itself.
   std::vector<Outcome> run(const Scheduler& scheduler, const StepPlan& plan) {
     std::vector<Outcome> outcomes;
     for (const RowId row : plan.clear) set_state(row, kZeroState);
@@ -97,14 +96,16 @@ class FakeModel {
     const std::span<const RowId> blocks = scheduler.blocks(p.request);
     const std::span<const int32_t> ids = scheduler.ids(p.request);
     ASSERT_EQ(ids.size(), s.ids.size());
-    ASSERT_TRUE(std::equal(ids.end() - std::min<int64_t>(20, s.size()), ids.end(), s.ids.end() - std::min<int64_t>(20, s.size())));
+    const size_t last = std::min<size_t>(20, ids.size());
+    ASSERT_TRUE(std::equal(ids.end() - static_cast<std::ptrdiff_t>(last), ids.end(), &s.ids[s.ids.size() - last]));
     ASSERT_GT(p.tokens, 0);
     ASSERT_GE(static_cast<int64_t>(blocks.size()) * options_.block_tokens, p.position + p.tokens);
     for (int64_t at = 0; at < p.position; at += options_.block_tokens) {
       const int64_t n = std::min(options_.block_tokens, p.position - at);
       const RowId row = blocks[static_cast<size_t>(at / options_.block_tokens)];
       ASSERT_EQ(std::memcmp(records(row), &s.hashes[static_cast<size_t>(at + 1)], static_cast<size_t>(n) * 8), 0)
-          << "request " << p.request << " reads foreign records in row " << row << ", positions " << at << " to " << at + n;
+          << "request " << p.request << " reads foreign records in row " << row << ", positions " << at << " to "
+          << at + n;
     }
     const int64_t from = p.position / kGrid * kGrid;
     const std::span<const RowId> states = scheduler.states(p.request);

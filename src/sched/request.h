@@ -69,21 +69,21 @@ struct Request {
   std::vector<int32_t> ids;  // prompt and generated
   int32_t slot = kNoSlot;
   int32_t session = 0;
-  int32_t drafts = 0;        // to verify in the next step
-  bool prefilling = false;   // from admission until the first token chosen since
-  bool ending = false;       // ends when the step that is under way is committed
-  bool state_known = true;   // the state rows are those at state_position()
+  int32_t drafts = 0;       // to verify in the next step
+  bool prefilling = false;  // from admission until the first token chosen since
+  bool ending = false;      // ends when the step that is under way is committed
+  bool state_known = true;  // the state rows are those at state_position()
   bool skip_prefix = false;
-  bool preempted = false;    // waits in front of those that never ran
-  bool counted = false;      // in the hit statistics
+  bool preempted = false;  // waits in front of those that never ran
+  bool counted = false;    // in the hit statistics
   cache::KeyChain chain;
   cache::Holding memory;
 
-  int64_t prompt = 0;        // tokens
+  int64_t prompt = 0;  // tokens
   int64_t max_tokens = 0;
   int64_t priority = 0;
   uint64_t arrival = 0;
-  int64_t cached_tokens = 0;  // of the prompt, found at the first admission
+  int64_t cached_tokens = 0;       // of the prompt, found at the first admission
   std::vector<int64_t> junctions;  // ascending positions where a snapshot is wanted on the way through the prompt
   int32_t overtaken = 0;           // admissions of later requests while this one could not be admitted
   size_t waiting_at = 0;           // its place in the waiting list

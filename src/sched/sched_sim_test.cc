@@ -13,7 +13,9 @@ class Random {
   int64_t below(int64_t n) { return static_cast<int64_t>(random_bits(seed_, count_++) % static_cast<uint64_t>(n)); }
   int64_t between(int64_t low, int64_t high) { return low + below(high - low + 1); }
   bool one_in(int64_t n) { return below(n) == 0; }
-  int64_t pick(std::initializer_list<int64_t> values) { return *(values.begin() + below(static_cast<int64_t>(values.size()))); }
+  int64_t pick(std::initializer_list<int64_t> values) {
+    return *(values.begin() + below(static_cast<int64_t>(values.size())));
+  }
 
  private:
   uint64_t seed_;
@@ -59,7 +61,12 @@ class Simulation {
     CHECK(made.ok());
     scheduler_ = std::move(*made);
     model_ = std::make_unique<FakeModel>(cache_, limits_.max_num_seqs);
-    for (int64_t f = 0; f < 4; ++f) family_lengths_.push_back(random_.between(10, limits_.max_model_len / 3));
+    // Short prompts with long answers: what is admitted does not fit for long.
+    const bool growing = random_.one_in(2);
+    if (growing) long_ = 900;
+    for (int64_t f = 0; f < 4; ++f)
+      family_lengths_.push_back(random_.between(10, growing ? 80 : limits_.max_model_len / 3));
+    if (growing) long_share_ = 1;
   }
 
   void play() {
@@ -92,17 +99,20 @@ class Simulation {
   // Prompts share the beginnings of a few families, go on where a session stopped, or are new.
   std::vector<int32_t> prompt_of(int64_t session, uint64_t& space) {
     std::vector<int32_t> ids;
-    if (random_.one_in(2) && !sessions_[session].empty()) {
+    if (random_.one_in(2) && !sessions_[session].empty() &&
+        static_cast<int64_t>(sessions_[session].size()) < limits_.max_model_len / 2) {
       ids = sessions_[session];
       space = session_spaces_[session];
     } else {
       const int64_t family = random_.below(4);
       const int64_t n = random_.one_in(3) ? random_.between(1, family_lengths_[static_cast<size_t>(family)])
                                           : family_lengths_[static_cast<size_t>(family)];
-      for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(random_bits(seed_ + 77, static_cast<uint64_t>(family * 4096 + i)) % 1000));
+      for (int64_t i = 0; i < n; ++i)
+        ids.push_back(static_cast<int32_t>(random_bits(seed_ + 77, static_cast<uint64_t>(family * 4096 + i)) % 1000));
       space = static_cast<uint64_t>(random_.below(2));
     }
-    for (int64_t n = random_.one_in(3) ? 0 : random_.between(1, 70); n > 0; --n) ids.push_back(static_cast<int32_t>(random_.below(3)));
+    for (int64_t n = random_.one_in(3) ? 0 : random_.between(1, 70); n > 0; --n)
+      ids.push_back(static_cast<int32_t>(random_.below(3)));
     return ids;
   }
 
@@ -115,9 +125,12 @@ class Simulation {
       ScheduleRequest r;
       r.id = next_id_++;
       r.prompt = prompt;
-      for (int64_t n = copies > 1 ? random_.between(0, 20) : 0; n > 0; --n) r.prompt.push_back(static_cast<int32_t>(random_.below(1000)));
+      for (int64_t n = copies > 1 ? random_.between(0, 20) : 0; n > 0; --n)
+        r.prompt.push_back(static_cast<int32_t>(random_.below(1000)));
       r.max_tokens = random_.one_in(long_share_) ? random_.between(1, long_) : random_.between(1, 30);
-      if (!random_.one_in(20)) r.max_tokens = std::min(r.max_tokens, std::max<int64_t>(1, limits_.max_model_len - static_cast<int64_t>(r.prompt.size())));
+      if (!random_.one_in(20))
+        r.max_tokens =
+            std::min(r.max_tokens, std::max<int64_t>(1, limits_.max_model_len - static_cast<int64_t>(r.prompt.size())));
       r.priority = random_.one_in(4) ? random_.between(0, 2) : 1;
       r.session = std::to_string(session);
       r.salt = space == 0 ? "" : "salt";
@@ -200,7 +213,8 @@ class Simulation {
     if (!ok()) return;
     if (random_.one_in(patience_)) cancel_one(coverage_.cancelled_under_way);
     std::erase_if(outcomes, [&](const Outcome& o) {
-      const bool gone = std::find(cancelled_.begin(), cancelled_.end(), o.request) != cancelled_.end() && random_.one_in(2);
+      const bool gone =
+          std::find(cancelled_.begin(), cancelled_.end(), o.request) != cancelled_.end() && random_.one_in(2);
       coverage_.outcomes_missing += gone ? 1 : 0;
       return gone;
     });
@@ -215,7 +229,8 @@ class Simulation {
 
   // Ends requests at their limit or at a stop token; gives some several tokens at once.
   void settle(const StepPlan& plan, Outcome& o) {
-    const auto part = std::find_if(plan.parts.begin(), plan.parts.end(), [&](const PlanPart& p) { return p.request == o.request; });
+    const auto part =
+        std::find_if(plan.parts.begin(), plan.parts.end(), [&](const PlanPart& p) { return p.request == o.request; });
     const int64_t drafts = part->position + part->tokens - (model_->script(o.request).size() - o.count);
     coverage_.drafts_taken += o.count - 1;
     coverage_.drafts_rejected += std::max<int64_t>(drafts, 0) - (o.count - 1);
@@ -241,8 +256,8 @@ class Simulation {
   cache::CacheOptions cache_;
   SchedulerLimits limits_;
   bool drafting_ = false;
-  int64_t busy_ = 1;      // steps between arrivals
-  int64_t patience_ = 1;  // steps between cancels
+  int64_t busy_ = 1;        // steps between arrivals
+  int64_t patience_ = 1;    // steps between cancels
   int64_t long_ = 0;        // most tokens of a long answer
   int64_t long_share_ = 1;  // answers to one long one
   std::unique_ptr<Scheduler> scheduler_;
@@ -262,13 +277,16 @@ TEST(SchedulerSimulation, EveryPartReadsItsOwnRecordsAndState) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Simulation(seed, c).play();
   }
-  fmt::print("seeds 1 to {}: {} steps, {} finished, {} refused, {} + {} cancelled idle and under way, {} outcomes missing\n"
-             "{} prompt tokens hit, {} preemptions, {} + {} rows copied (blocks, states), {} snapshot rows, {} held back\n"
-             "{} drafts taken, {} rejected\n",
-             seed - 1, c.steps, c.finished, c.refused, c.cancelled_waiting_or_idle, c.cancelled_under_way, c.outcomes_missing,
-             c.prefix_hits, c.preemptions, c.blocks_copied, c.states_copied, c.snapshots, c.held_back, c.drafts_taken, c.drafts_rejected);
-  for (const int64_t met : {c.finished, c.refused, c.cancelled_waiting_or_idle, c.cancelled_under_way, c.outcomes_missing, c.prefix_hits,
-                            c.preemptions, c.blocks_copied, c.states_copied, c.snapshots, c.held_back, c.drafts_taken, c.drafts_rejected}) {
+  fmt::print(
+      "seeds 1 to {}: {} steps, {} finished, {} refused, {} + {} cancelled idle and under way, {} outcomes missing\n"
+      "{} prompt tokens hit, {} preemptions, {} + {} rows copied (blocks, states), {} snapshot rows, {} held back\n"
+      "{} drafts taken, {} rejected\n",
+      seed - 1, c.steps, c.finished, c.refused, c.cancelled_waiting_or_idle, c.cancelled_under_way, c.outcomes_missing,
+      c.prefix_hits, c.preemptions, c.blocks_copied, c.states_copied, c.snapshots, c.held_back, c.drafts_taken,
+      c.drafts_rejected);
+  for (const int64_t met :
+       {c.finished, c.refused, c.cancelled_waiting_or_idle, c.cancelled_under_way, c.outcomes_missing, c.prefix_hits,
+        c.preemptions, c.blocks_copied, c.states_copied, c.snapshots, c.held_back, c.drafts_taken, c.drafts_rejected}) {
     EXPECT_GT(met, 100);
   }
 }

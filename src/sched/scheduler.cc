@@ -7,16 +7,22 @@ namespace perigee::sched {
 Result<std::unique_ptr<Scheduler>> Scheduler::create(const SchedulerLimits& limits, const cache::CacheOptions& cache,
                                                      int64_t snapshot_interval) {
   if (const Status s = cache::Cache::check(cache); !s.ok()) return s.error();
-  if (limits.max_num_seqs < 1) return invalid_argument("--max-num-seqs is {}, at least 1 is needed", limits.max_num_seqs);
+  if (limits.max_num_seqs < 1)
+    return invalid_argument("--max-num-seqs is {}, at least 1 is needed", limits.max_num_seqs);
   if (limits.max_num_batched_tokens < limits.max_num_seqs) {
-    return invalid_argument("--max-num-batched-tokens is {}, at least --max-num-seqs ({}) is needed: every running request gets a token a step",
-                            limits.max_num_batched_tokens, limits.max_num_seqs);
+    return invalid_argument(
+        "--max-num-batched-tokens is {}, at least --max-num-seqs ({}) is needed: every running request gets a token a "
+        "step",
+        limits.max_num_batched_tokens, limits.max_num_seqs);
   }
-  if (limits.max_model_len < 2) return invalid_argument("--max-model-len is {}, at least 2 is needed", limits.max_model_len);
-  if (limits.waiting_max < 1) return invalid_argument("the longest queue is {}, at least 1 request must be able to wait", limits.waiting_max);
-  if (snapshot_interval < kSnapshotIntervalAuto || (snapshot_interval > 0 && snapshot_interval % cache.match_unit != 0)) {
-    return invalid_argument("the snapshot interval is {}, 0 or a multiple of --prefix-match-unit ({}) is needed", snapshot_interval,
-                            cache.match_unit);
+  if (limits.max_model_len < 2)
+    return invalid_argument("--max-model-len is {}, at least 2 is needed", limits.max_model_len);
+  if (limits.waiting_max < 1)
+    return invalid_argument("the longest queue is {}, at least 1 request must be able to wait", limits.waiting_max);
+  if (snapshot_interval < kSnapshotIntervalAuto ||
+      (snapshot_interval > 0 && snapshot_interval % cache.match_unit != 0)) {
+    return invalid_argument("the snapshot interval is {}, 0 or a multiple of --prefix-match-unit ({}) is needed",
+                            snapshot_interval, cache.match_unit);
   }
   return std::unique_ptr<Scheduler>(new Scheduler(limits, cache, snapshot_interval));
 }
@@ -38,13 +44,15 @@ Status Scheduler::submit(ScheduleRequest request) {
   if (prompt == 0) return invalid_argument("prompt is empty, at least one token is needed");
   if (request.max_tokens < 1) return invalid_argument("max_tokens is {}, at least 1 is needed", request.max_tokens);
   if (prompt >= limits_.max_model_len || request.max_tokens > limits_.max_model_len - prompt) {
-    return out_of_range("the prompt's {} tokens and max_tokens {} are more than the context of {} (--max-model-len)", prompt,
-                        request.max_tokens, limits_.max_model_len);
+    return out_of_range("the prompt's {} tokens and max_tokens {} are more than the context of {} (--max-model-len)",
+                        prompt, request.max_tokens, limits_.max_model_len);
   }
   const int64_t rows = cache_.blocks(prompt + request.max_tokens - 1) + cache_.options().groups;
   if (rows > cache_.options().rows) {
-    return out_of_range("the prompt's {} tokens and max_tokens {} need {} cache rows, there are {}: ask for fewer tokens or give the "
-                        "cache more memory", prompt, request.max_tokens, rows, cache_.options().rows);
+    return out_of_range(
+        "the prompt's {} tokens and max_tokens {} need {} cache rows, there are {}: ask for fewer tokens or give the "
+        "cache more memory",
+        prompt, request.max_tokens, rows, cache_.options().rows);
   }
   if (draining_) return resource_exhausted("the server is shutting down and takes no new requests");
   if (waiting_.size() >= limits_.waiting_max) {
@@ -118,7 +126,8 @@ void Scheduler::commit(const StepPlan& plan, std::span<const Outcome> outcomes) 
     if (next < outcomes.size() && outcomes[next].request == part.request) {
       outcome = &outcomes[next++];
     } else if (part.sample) {
-      const auto found = std::find_if(outcomes.begin(), outcomes.end(), [&](const Outcome& o) { return o.request == part.request; });
+      const auto found =
+          std::find_if(outcomes.begin(), outcomes.end(), [&](const Outcome& o) { return o.request == part.request; });
       if (found != outcomes.end()) outcome = &*found;
     }
     advance(r, part, outcome);
@@ -166,7 +175,8 @@ SchedulerStats Scheduler::stats() const {
   s.rows = cache_.stats();
   s.running = running();
   s.waiting = waiting();
-  s.held_back = std::count_if(waiting_.all().begin(), waiting_.all().end(), [&](const Request* r) { return held_back(*r); });
+  s.held_back =
+      std::count_if(waiting_.all().begin(), waiting_.all().end(), [&](const Request* r) { return held_back(*r); });
   return s;
 }
 
@@ -180,18 +190,21 @@ Status Scheduler::audit() const {
     if (r->slot == kNoSlot || slots_[static_cast<size_t>(r->slot)] != r) return fault(*r, "its slot is another's");
     if (r->length > r->known()) return fault(*r, "more tokens went through the model than are known");
     if (static_cast<int64_t>(r->memory.blocks.size()) < cache_.blocks(r->length)) return fault(*r, "rows are missing");
-    if (static_cast<int64_t>(r->memory.states.size()) != cache_.options().groups) return fault(*r, "state rows are missing");
+    if (static_cast<int64_t>(r->memory.states.size()) != cache_.options().groups)
+      return fault(*r, "state rows are missing");
   }
   for (const Request* r : waiting_.all()) {
-    if (r->slot != kNoSlot || !r->memory.blocks.empty() || !r->memory.states.empty()) return fault(*r, "it waits and holds rows or a slot");
+    if (r->slot != kNoSlot || !r->memory.blocks.empty() || !r->memory.states.empty())
+      return fault(*r, "it waits and holds rows or a slot");
   }
   if (!std::is_sorted(order_.begin(), order_.end(), [](const Request* a, const Request* b) { return a->before(*b); })) {
     return Error{ErrorCode::kInternal, "the running requests are out of order"};
   }
   if (order_.size() + static_cast<size_t>(waiting_.size()) != requests_.size() ||
       order_.size() + free_slots_.size() != slots_.size()) {
-    return Error{ErrorCode::kInternal, fmt::format("{} run, {} wait, {} slots are free: {} requests and {} slots are known",
-                                                   order_.size(), waiting_.size(), free_slots_.size(), requests_.size(), slots_.size())};
+    return Error{ErrorCode::kInternal,
+                 fmt::format("{} run, {} wait, {} slots are free: {} requests and {} slots are known", order_.size(),
+                             waiting_.size(), free_slots_.size(), requests_.size(), slots_.size())};
   }
   return cache_.audit(holdings);
 }

@@ -1,9 +1,9 @@
-// What    Decides who runs next. It takes requests, cancels and the outcomes of steps, and gives out one StepPlan after the other.
-//           plan()    running requests first: those that generate get their tokens, the rest of the budget goes to prompts;
-//                     waiting requests are admitted when they can finish and there is work to give them
+// What    Decides who runs next. It takes requests, cancels and the outcomes of steps, and gives one StepPlan at a time.
+//           plan()    running requests first: those that generate get their tokens, the rest of the budget goes to
+//                     prompts; waiting requests are admitted when they can finish and there is work to give them
 //           commit()  says what the step gave; rows change hands only in these two calls
 //         Guarantees. The best running request (priority, then arrival) is never preempted, so somebody always gets
-//         on. Lack of rows makes requests wait and never fail. A waiting request can be overtaken a bounded number of times.
+//         on. Lack of rows makes requests wait and never fail. A waiting request is overtaken a bounded number of times.
 //         What is preempted keeps its ids and continues from what the cache still has.
 // Owner   sched. Driven by one engine loop.
 // Threads One at a time; whoever takes requests from several threads queues them before.
@@ -35,7 +35,7 @@ struct SchedulerStats {
   cache::CacheStats rows;
   int64_t running = 0;
   int64_t waiting = 0;
-  int64_t held_back = 0;     // of the waiting, those that wait for a common prefix that is being computed
+  int64_t held_back = 0;       // of the waiting, those that wait for a common prefix that is being computed
   int64_t prefix_queries = 0;  // prompt tokens looked up, once a request
   int64_t prefix_hits = 0;     // of these, found
   int64_t preemptions = 0;
@@ -60,7 +60,8 @@ class Scheduler {
 
   // The next step; valid until the next call. An empty plan needs no commit.
   const StepPlan& plan();
-  // Outcomes of parts that choose a token; in the order of the parts is fastest. Those of cancelled requests may be missing.
+  // Outcomes of the parts that choose a token, fastest in the order of the parts. Those of cancelled requests may be
+  // missing.
   void commit(const StepPlan& plan, std::span<const Outcome> outcomes);
 
   bool contains(RequestId id) const { return requests_.contains(id); }
@@ -118,13 +119,13 @@ class Scheduler {
   Sessions sessions_;
   Waiting waiting_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
-  std::vector<Request*> slots_;      // of the running requests
+  std::vector<Request*> slots_;  // of the running requests
   std::vector<int32_t> free_slots_;
-  std::vector<Request*> order_;      // the running requests, best first
-  std::vector<Request*> ending_;     // of these, those that end at the next commit
+  std::vector<Request*> order_;   // the running requests, best first
+  std::vector<Request*> ending_;  // of these, those that end at the next commit
   StepPlan plan_;
-  bool planned_ = false;             // a step is under way
-  bool preempted_ = false;           // in the step that is being planned
+  bool planned_ = false;    // a step is under way
+  bool preempted_ = false;  // in the step that is being planned
   bool draining_ = false;
   uint64_t arrivals_ = 0;
   SchedulerStats stats_;

@@ -33,8 +33,8 @@ void Scheduler::secure_best() {
   if (!order_.empty()) CHECK(make_room(*order_.front(), order_.front()->length + 1));
 }
 
-// Rows for the first `tokens` tokens of a running request, if need be those of the worst one. False when that is the request
-// itself, which then waits.
+// Rows for the first `tokens` tokens of a running request, if need be those of the worst one. False when that is the
+// request itself, which then waits.
 bool Scheduler::make_room(Request& r, int64_t tokens) {
   while (static_cast<int64_t>(r.memory.blocks.size()) < cache_.blocks(tokens)) {
     if (cache_.grow(r.memory)) continue;
@@ -66,7 +66,7 @@ int64_t Scheduler::plan_decodes(int64_t budget) {
     const int64_t tokens = r.prefilling ? 0 : std::min(r.known() - r.length, budget);
     if (tokens == 0) continue;
     // Victims stand behind the one that needs the row, so none of them has a part yet.
-    if (static_cast<int64_t>(r.memory.blocks.size()) < cache_.blocks(r.length + tokens) && !make_room(r, r.length + tokens)) break;
+    if (!make_room(r, r.length + tokens)) break;
     plan_.parts.push_back({r.id, r.slot, r.length, tokens, r.length + tokens == r.known()});
     budget -= tokens;
   }
@@ -117,8 +117,8 @@ int64_t Scheduler::chunk_end(const Request& r) const {
   return r.known() < at + cache::kStateTokens ? r.known() : at;
 }
 
-// The best prompts first, except that the shortest of the best priority has a share of its own: a short continuation does not wait
-// behind a long document.
+// The best prompts first, except that the shortest of the best priority has a share of its own: a short continuation
+// does not wait behind a long document.
 void Scheduler::plan_prefills(int64_t budget) {
   prefills_.clear();
   for (Request* r : order_) {

@@ -15,8 +15,8 @@ namespace perigee::sched {
 
 class Sessions {
  public:
-  // A request of the session arrives. A session without requests starts at the least that any active one was served: it neither
-  // pays for its past nor saves up turns while it is away.
+  // A request of the session arrives. A session without requests starts at the least that any active one was served:
+  // it neither pays for its past nor saves up turns while it is away.
   int32_t enter(const std::string& name);
   void leave(int32_t session);
 

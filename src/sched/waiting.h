@@ -1,5 +1,5 @@
-// What    The requests that wait, and the order in which they are looked at: priority, then those that ran already, then the
-//         session that was served least, then arrival.
+// What    The requests that wait, and the order in which they are looked at: priority, then those that ran already, then
+//         the session that was served least, then arrival.
 // Owner   sched.
 // Threads One at a time.
 // Errors  Misuse is a bug and aborts.
