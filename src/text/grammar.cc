@@ -14,7 +14,9 @@ namespace perigee::text {
 
 namespace {
 
-Json any_object_schema() { return Json::object({{"type", Json::string("object")}}); }
+Json any_object_schema() {
+  return Json::object({{"type", Json::string("object")}});
+}
 
 Result<std::vector<std::string>> read_choices(const Json& value) {
   if (!value.is_array() || value.items().empty() || value.items().size() > kChoicesMax) {
@@ -200,7 +202,8 @@ Result<std::shared_ptr<Constraint>> GrammarCompiler::for_chat(const ChatRequest&
   const bool bound = plan->body->kind != TextRule::Kind::kAny || plan->tool_use == ToolUse::kRuled;
   if (!bound) return std::shared_ptr<Constraint>();
   if (plan->open < 0 || plan->close < 0 || plan->sep < 0) {
-    return invalid_argument("response_format and constrained tools need Kimi K3's control tokens, which this model lacks");
+    return invalid_argument(
+        "response_format and constrained tools need Kimi K3's control tokens, which this model lacks");
   }
   return make_constraint(std::move(plan));
 }

@@ -36,9 +36,9 @@ inline constexpr size_t kRuledToolsMax = 512;
 struct StructuredOutputs {
   enum class Kind { kJsonSchema, kJsonObject, kRegex, kChoice, kGrammar };
   Kind kind = Kind::kJsonObject;
-  Json schema;                       // of kJsonSchema
-  std::string source;                // of kRegex and kGrammar
-  std::vector<std::string> choices;  // of kChoice
+  Json schema;                               // of kJsonSchema
+  std::string source;                        // of kRegex and kGrammar
+  std::vector<std::string> choices;          // of kChoice
   std::string field = "structured_outputs";  // for sentences: where it stood in the request
 };
 

@@ -18,15 +18,17 @@ enum class Marker { kNone, kOpen, kClose };
 struct State {
   Phase phase = Phase::kEnd;
   Marker marker = Marker::kNone;
-  bool spoke = false;                // text came in the response channel
-  std::string header;                // since the marker
-  std::vector<TextCursor> cursors;   // of the text here, or of the header; any of them may go on
-  int calls = 0;                     // begun
-  size_t tool = 0;                   // of CALL and VALUE
-  std::vector<bool> used;            // arguments of the call
+  bool spoke = false;               // text came in the response channel
+  std::string header;               // since the marker
+  std::vector<TextCursor> cursors;  // of the text here, or of the header; any of them may go on
+  int calls = 0;                    // begun
+  size_t tool = 0;                  // of CALL and VALUE
+  std::vector<bool> used;           // arguments of the call
 };
 
-bool is_looked_at(Phase phase) { return phase != Phase::kThink && phase != Phase::kFree; }
+bool is_looked_at(Phase phase) {
+  return phase != Phase::kThink && phase != Phase::kFree;
+}
 
 std::string call_header(const ToolRule& tool, int index) {
   return fmt::format("call tool=\"{}\" index=\"{}\"", xtml::escape_attribute(tool.name), index);
@@ -322,8 +324,8 @@ void AnswerConstraint::end_unwatched_marker(bool opens, const std::string& tag) 
 void AnswerConstraint::enter_call(const xtml::Header& header) {
   const std::string* name = header.find("tool");
   CHECK(name != nullptr);
-  const auto tool = std::find_if(plan_->tools.begin(), plan_->tools.end(),
-                                 [&](const ToolRule& rule) { return rule.name == *name; });
+  const auto tool =
+      std::find_if(plan_->tools.begin(), plan_->tools.end(), [&](const ToolRule& rule) { return rule.name == *name; });
   CHECK(tool != plan_->tools.end());
   enter(Phase::kCall);
   now_.tool = static_cast<size_t>(tool - plan_->tools.begin());

@@ -50,7 +50,7 @@ struct ArgumentRule {
 struct ToolRule {
   std::string name;
   std::vector<ArgumentRule> arguments;
-  TextRulePtr other_header;              // nullptr: no keys but those above
+  TextRulePtr other_header;  // nullptr: no keys but those above
   std::vector<ValueRule> other_values;
 };
 

@@ -35,8 +35,8 @@ constexpr const char* kWeather = R"({"type":"object","properties":{
   "$defs":{"place":{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}}})";
 
 std::string tool(const std::string& name, const std::string& parameters, bool strict) {
-  return fmt::format(R"({{"type":"function","function":{{"name":"{}","parameters":{},"strict":{}}}}})", name, parameters,
-                     strict);
+  return fmt::format(R"({{"type":"function","function":{{"name":"{}","parameters":{},"strict":{}}}}})", name,
+                     parameters, strict);
 }
 
 ChatRequest chat(const std::string& members) {
@@ -52,7 +52,9 @@ std::shared_ptr<Constraint> make(const GrammarCompiler& compiler, const ChatRequ
   return *made;
 }
 
-std::vector<int32_t> tokens(std::string_view text) { return demo_tokenizer().encode_control(text); }
+std::vector<int32_t> tokens(std::string_view text) {
+  return demo_tokenizer().encode_control(text);
+}
 
 ParsedOutput parse(const std::vector<int32_t>& ids, bool thinking) {
   OutputParser::Options options;
@@ -137,9 +139,8 @@ TEST(ChatConstraint, RequiredCallsOneOrMoreOfTheTools) {
 
 TEST(ChatConstraint, ANamedFunctionIsCalledOnce) {
   const GrammarCompiler compiler = demo_compiler();
-  const ChatRequest request =
-      chat(R"("tool_choice":{"type":"function","function":{"name":"weather"}},"tools":[)" + tool("other", "{}", false) +
-           "," + tool("weather", kWeather, false) + "]");
+  const ChatRequest request = chat(R"("tool_choice":{"type":"function","function":{"name":"weather"}},"tools":[)" +
+                                   tool("other", "{}", false) + "," + tool("weather", kWeather, false) + "]");
   for (uint64_t seed = 0; seed < kAnswers; ++seed) {
     const auto ids = Sampler(demo_tokenizer(), seed).answer(*make(compiler, request), tokens(kThinkEnd), 150);
     const ParsedOutput output = parse(ids, true);
@@ -164,8 +165,10 @@ TEST(ChatConstraint, AutoWithAStrictToolMayCallOrNot) {
 
 TEST(ChatConstraint, ToolsOfSystemMessagesCount) {
   const GrammarCompiler compiler = demo_compiler();
-  const Json body = json_of(R"({"tool_choice":"required","messages":[{"role":"user","content":"Hi"},
-      {"role":"system","tools":[)" + tool("late", R"({"type":"object","properties":{"q":{"type":"null"}},"required":["q"]})", true) + "]}]}");
+  const Json body =
+      json_of(R"({"tool_choice":"required","messages":[{"role":"user","content":"Hi"},
+      {"role":"system","tools":[)" +
+              tool("late", R"({"type":"object","properties":{"q":{"type":"null"}},"required":["q"]})", true) + "]}]}");
   const Result<ChatRequest> request = parse_chat_request(body);
   ASSERT_TRUE(request.ok()) << request.error().message;
   const auto ids = Sampler(demo_tokenizer(), 1).answer(*make(compiler, *request), tokens(kThinkEnd));
@@ -177,7 +180,8 @@ TEST(ChatConstraint, ToolsOfSystemMessagesCount) {
 
 TEST(ChatConstraint, OtherKeysFollowAdditionalProperties) {
   const GrammarCompiler compiler = demo_compiler();
-  const char* schema = R"({"type":"object","properties":{"ab":{"type":"null"},"abc":{"type":"null"},"é&":{"type":"null"}},
+  const char* schema =
+      R"({"type":"object","properties":{"ab":{"type":"null"},"abc":{"type":"null"},"é&":{"type":"null"}},
       "additionalProperties":{"type":"integer"}})";
   const Json root = json_of(schema);
   const ChatRequest request = chat(R"("tool_choice":"required","tools":[)" + tool("f", schema, true) + "]");
@@ -193,8 +197,7 @@ TEST(ChatConstraint, OtherKeysFollowAdditionalProperties) {
 
 TEST(ChatConstraint, AToolWithoutParametersMayHaveAnyArguments) {
   const GrammarCompiler compiler = demo_compiler();
-  const ChatRequest request =
-      chat(R"("tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}])");
+  const ChatRequest request = chat(R"("tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}])");
   for (uint64_t seed = 0; seed < kAnswers; ++seed) {
     const auto ids = Sampler(demo_tokenizer(), seed).answer(*make(compiler, request), tokens(kThinkEnd), 100);
     const ParsedOutput output = parse(ids, true);
@@ -207,9 +210,9 @@ TEST(ChatConstraint, AFormatAndToolsAreBothHonoured) {
   const GrammarCompiler compiler = demo_compiler();
   for (const char* choice : {"auto", "required"}) {
     for (const bool strict : {true, false}) {
-      const ChatRequest request = chat(fmt::format(
-          R"("response_format":{{"type":"json_object"}},"tool_choice":"{}","tools":[{}])", choice,
-          tool("weather", kWeather, strict)));
+      const ChatRequest request =
+          chat(fmt::format(R"("response_format":{{"type":"json_object"}},"tool_choice":"{}","tools":[{}])", choice,
+                           tool("weather", kWeather, strict)));
       for (uint64_t seed = 0; seed < kAnswers; ++seed) {
         const auto constraint = make(compiler, request);
         std::vector<int32_t> unbound = tokens(kThinkEnd);
@@ -239,12 +242,16 @@ TEST(ChatConstraint, TheReferenceTextOfACallIsAllowedTokenByToken) {
   ChatRequest request = chat(R"("tools":[)" + tool("weather", kWeather, true) + "]");
   const auto constraint = make(compiler, request);
   Message said{Role::kAssistant, "", {"On it."}, "Easy.", {}, {}, "", ""};
-  said.tool_calls.push_back({"", "weather", json_of(R"({"days":3,"city":"Zürich","where":{"lat":47.5,
-      "near":{"name":"lake"}},"a&b\"c":true,"flags":[true,false],"mode":2,"unit":"a \"quoted\" & odd one","note":null})"), {}});
+  said.tool_calls.push_back({"",
+                             "weather",
+                             json_of(R"({"days":3,"city":"Zürich","where":{"lat":47.5,
+      "near":{"name":"lake"}},"a&b\"c":true,"flags":[true,false],"mode":2,"unit":"a \"quoted\" & odd one","note":null})"),
+                             {}});
   request.messages.push_back(said);
   std::vector<Segment> segments = render_chat(request);
   const auto ids = *encode_segments(demo_tokenizer(), segments);
-  const auto prefix = *encode_segments(demo_tokenizer(), render_chat(chat(R"("tools":[)" + tool("weather", kWeather, true) + "]")));
+  const auto prefix =
+      *encode_segments(demo_tokenizer(), render_chat(chat(R"("tools":[)" + tool("weather", kWeather, true) + "]")));
   bool bound = false;
   const auto end = std::find(ids.begin() + static_cast<ptrdiff_t>(prefix.size()), ids.end(),
                              *demo_tokenizer().special_id("<|end_of_msg|>"));
@@ -252,7 +259,8 @@ TEST(ChatConstraint, TheReferenceTextOfACallIsAllowedTokenByToken) {
   for (auto id = ids.begin() + static_cast<ptrdiff_t>(prefix.size()); id != end + 1; ++id) {
     const auto mask = mask_of(*constraint, demo_tokenizer(), bound);
     ASSERT_TRUE(!bound || allows(mask, *id))
-        << "after " << *demo_tokenizer().decode(std::vector<int32_t>(ids.begin() + static_cast<ptrdiff_t>(prefix.size()), id))
+        << "after "
+        << *demo_tokenizer().decode(std::vector<int32_t>(ids.begin() + static_cast<ptrdiff_t>(prefix.size()), id))
         << " not: " << *demo_tokenizer().token_bytes(*id);
     constraint->accept(*id);
   }
@@ -260,7 +268,8 @@ TEST(ChatConstraint, TheReferenceTextOfACallIsAllowedTokenByToken) {
 
 RC_GTEST_PROP(ChatConstraintProperty, RollbackAndCloneEqualAFreshReplay, ()) {
   static const GrammarCompiler compiler = demo_compiler();
-  static const ChatRequest request = chat(R"("tool_choice":"required","tools":[)" + tool("weather", kWeather, true) + "]");
+  static const ChatRequest request =
+      chat(R"("tool_choice":"required","tools":[)" + tool("weather", kWeather, true) + "]");
   static const std::shared_ptr<Constraint> start = make(compiler, request);
   const auto seed = *rc::gen::arbitrary<uint64_t>();
   Sampler sampler(demo_tokenizer(), seed);

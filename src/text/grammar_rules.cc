@@ -13,7 +13,9 @@ namespace xgrammar {
 [[noreturn]] void LogFatalImpl(const std::string& file, int lineno, const std::string& message);
 void LogMessageImpl(const std::string& file, int lineno, int level, const std::string& message);
 
-void LogFatalImpl(const std::string&, int, const std::string& message) { throw std::runtime_error(message); }
+void LogFatalImpl(const std::string&, int, const std::string& message) {
+  throw std::runtime_error(message);
+}
 void LogMessageImpl(const std::string&, int, int, const std::string&) {}
 }  // namespace xgrammar
 
@@ -58,7 +60,8 @@ xgrammar::Grammar json_grammar(const std::string& schema, const char* item, cons
       schema, false, std::nullopt, std::make_pair(std::string(item), std::string(key)));
   std::string text = grammar.ToString();
   const size_t at = text.find(kExponent);
-  if (at == std::string::npos || text.compare(at + kExponent.size(), kUnbounded.size(), kUnbounded) != 0) return grammar;
+  if (at == std::string::npos || text.compare(at + kExponent.size(), kUnbounded.size(), kUnbounded) != 0)
+    return grammar;
   text.replace(at + kExponent.size(), kUnbounded.size(), "2}");
   return xgrammar::Grammar::FromEBNF(text);
 }
@@ -78,6 +81,11 @@ Status check_regex(std::string_view regex, const std::string& field) {
   }
   if (!is_valid_utf8(regex) || regex.find('\0') != std::string_view::npos) {
     return invalid_argument("{} must be UTF-8 without null characters", field);
+  }
+  for (const std::string_view looks : {"(?=", "(?!", "(?<=", "(?<!"}) {
+    if (regex.find(looks) != std::string_view::npos) {
+      return invalid_argument("{} looks ahead or behind with {}, which cannot be followed", field, looks);
+    }
   }
   std::vector<int64_t> sizes{0};  // of each open group
   int64_t last = 0;               // of the latest atom

@@ -11,19 +11,21 @@ namespace perigee::text {
 
 namespace {
 
-constexpr int kBranchHopsMax = 32;     // of $ref, anyOf and oneOf before a schema says its type
-constexpr size_t kBranchesMax = 256;   // types and alternatives of one argument
+constexpr int kBranchHopsMax = 32;    // of $ref, anyOf and oneOf before a schema says its type
+constexpr size_t kBranchesMax = 256;  // types and alternatives of one argument
 constexpr std::array<std::string_view, 6> kWireTypes{"string", "number", "boolean", "null", "object", "array"};
-constexpr std::array<std::string_view, 8> kAnnotations{"title",    "description", "default",  "examples",
-                                                       "$comment", "$schema",     "$defs",    "definitions"};
-constexpr size_t kKeyBytesMax = 256;   // of an argument
+constexpr std::array<std::string_view, 8> kAnnotations{"title",    "description", "default", "examples",
+                                                       "$comment", "$schema",     "$defs",   "definitions"};
+constexpr size_t kKeyBytesMax = 256;  // of an argument
 constexpr const char* kAnyText = "[\\s\\S]*";
 
 bool is_annotation(const std::string& key) {
   return std::find(kAnnotations.begin(), kAnnotations.end(), key) != kAnnotations.end();
 }
 
-Json text_json(std::string_view text) { return Json::string(std::string(text)); }
+Json text_json(std::string_view text) {
+  return Json::string(std::string(text));
+}
 
 // The alternatives of a regular expression on its outermost level.
 std::vector<std::string> split_alternatives(std::string_view regex) {
@@ -62,7 +64,8 @@ std::string whole_text_pattern(std::string_view pattern) {
     if (from_start) part.remove_prefix(1);
     const bool to_end = ends_in_anchor(part);
     if (to_end) part.remove_suffix(1);
-    whole += fmt::format("{}{}{}{}", whole.empty() ? "" : "|", from_start ? "" : kAnyText, part, to_end ? "" : kAnyText);
+    whole +=
+        fmt::format("{}{}{}{}", whole.empty() ? "" : "|", from_start ? "" : kAnyText, part, to_end ? "" : kAnyText);
   }
   std::string escaped;
   for (size_t at = 0; at < whole.size();) {
@@ -90,9 +93,9 @@ class SchemaCopier {
       if (keeps) members.emplace_back(key, copy_member(key, value));
     }
     if (shortest != nullptr || longest != nullptr) {
-      members.emplace_back("pattern", text_json(fmt::format("[\\s\\S]{{{},{}}}",
-                                                            shortest == nullptr ? "0" : shortest->number_lexeme(),
-                                                            longest == nullptr ? "" : longest->number_lexeme())));
+      members.emplace_back(
+          "pattern", text_json(fmt::format("[\\s\\S]{{{},{}}}", shortest == nullptr ? "0" : shortest->number_lexeme(),
+                                           longest == nullptr ? "" : longest->number_lexeme())));
     }
     return Json::object(std::move(members));
   }
@@ -315,8 +318,8 @@ class ArgumentReader {
       const std::vector<Json> named = types == nullptr    ? std::vector<Json>{}
                                       : types->is_array() ? types->items()
                                                           : std::vector<Json>{*types};
-      whole_numbers &= std::any_of(named.begin(), named.end(), is_integer) &&
-                       std::none_of(named.begin(), named.end(), is_number);
+      whole_numbers &=
+          std::any_of(named.begin(), named.end(), is_integer) && std::none_of(named.begin(), named.end(), is_number);
     } else {
       whole_numbers = false;
     }
@@ -338,7 +341,8 @@ class OtherHeader {
     for (const ArgumentRule& argument : known) words.push_back(xtml::escape_attribute(argument.key));
     std::string types;
     for (const ValueRule& value : values) types += fmt::format("{}\"{}\"", types.empty() ? "" : " | ", value.type);
-    text_ = fmt::format("root ::= \"argument key=\\\"\" {} \"\\\" type=\\\"\" ({}) \"\\\"\"\n", add_rule(words, 0), types);
+    text_ =
+        fmt::format("root ::= \"argument key=\\\"\" {} \"\\\" type=\\\"\" ({}) \"\\\"\"\n", add_rule(words, 0), types);
     text_ += "more ::= any*\nany ::= [^\"&\\n] | \"&amp;\" | \"&quot;\"\n" + rules_;
   }
   const std::string& text() const { return text_; }
@@ -436,7 +440,8 @@ Result<ToolRule> tool_rule(RuleCompiler& rules, const std::string& name, const J
   const Json* others = schema->find("additionalProperties");
   const Json any = Json::boolean(others == nullptr && (properties == nullptr || properties->members().empty()));
   const std::string where = field + ".additionalProperties";
-  Result<std::vector<ValueRule>> values = ArgumentReader(rules, parameters, where).values(others == nullptr ? any : *others);
+  Result<std::vector<ValueRule>> values =
+      ArgumentReader(rules, parameters, where).values(others == nullptr ? any : *others);
   if (!values.ok()) return values.error();
   if (values->empty()) return tool;
   return with_other_keys(rules, std::move(tool), std::move(*values), where);

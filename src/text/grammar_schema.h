@@ -27,11 +27,11 @@ namespace perigee::text {
 
 inline constexpr size_t kSchemaBytesMax = 256 * 1024;
 inline constexpr int kSchemaDepthMax = 64;
-inline constexpr int64_t kSchemaNodesMax = 10'000;        // schemas within the schema
-inline constexpr size_t kSchemaPropertiesMax = 1'000;     // of one object
-inline constexpr size_t kSchemaEnumMax = 1'000;           // values of one list
-inline constexpr int64_t kSchemaCountMax = 1'000'000;     // of lengths and numbers of items
-inline constexpr int64_t kSchemaPropertyCountMax = 100;   // of minProperties and maxProperties, which cost a state each
+inline constexpr int64_t kSchemaNodesMax = 10'000;       // schemas within the schema
+inline constexpr size_t kSchemaPropertiesMax = 1'000;    // of one object
+inline constexpr size_t kSchemaEnumMax = 1'000;          // values of one list
+inline constexpr int64_t kSchemaCountMax = 1'000'000;    // of lengths and numbers of items
+inline constexpr int64_t kSchemaPropertyCountMax = 100;  // of minProperties and maxProperties, which cost a state each
 
 Status check_schema(const Json& schema, const std::string& field);
 

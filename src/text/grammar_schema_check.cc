@@ -18,7 +18,8 @@ class SchemaChecker {
     if (schema.is_bool()) return {};
     if (!schema.is_object()) return wrong(where, "a schema (an object or a boolean)", schema);
     if (depth > kSchemaDepthMax) return invalid_argument("{} nests deeper than {} levels", field_, kSchemaDepthMax);
-    if (++nodes_ > kSchemaNodesMax) return invalid_argument("{} has more than {} schemas in it", field_, kSchemaNodesMax);
+    if (++nodes_ > kSchemaNodesMax)
+      return invalid_argument("{} has more than {} schemas in it", field_, kSchemaNodesMax);
     for (const auto& [key, value] : schema.members()) {
       const Status checked = check_member(key, value, where + "." + key, depth);
       if (!checked.ok()) return checked;
@@ -40,8 +41,10 @@ class SchemaChecker {
     static constexpr std::array<std::string_view, 4> kMaps{"properties", "patternProperties", "$defs", "definitions"};
     static constexpr std::array<std::string_view, 4> kLists{"anyOf", "oneOf", "allOf", "prefixItems"};
     static constexpr std::array<std::string_view, 7> kSchemas{
-        "additionalProperties", "items", "not", "unevaluatedProperties", "unevaluatedItems", "propertyNames", "contains"};
-    static constexpr std::array<std::string_view, 4> kNumbers{"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"};
+        "additionalProperties", "items",         "not",     "unevaluatedProperties",
+        "unevaluatedItems",     "propertyNames", "contains"};
+    static constexpr std::array<std::string_view, 4> kNumbers{"minimum", "maximum", "exclusiveMinimum",
+                                                              "exclusiveMaximum"};
     static constexpr std::array<std::string_view, 6> kCounts{"minLength", "maxLength",     "minItems",
                                                              "maxItems",  "minProperties", "maxProperties"};
     if (key == "type") return check_type(value, where);
@@ -64,9 +67,9 @@ class SchemaChecker {
     static constexpr std::array<std::string_view, 7> kTypes{"string", "number", "integer", "boolean",
                                                             "null",   "object", "array"};
     const auto is_type = [](const Json& item) { return item.is_string() && is_one_of(item.as_string(), kTypes); };
-    const bool good = value.is_array() ? !value.items().empty() &&
-                                             std::all_of(value.items().begin(), value.items().end(), is_type)
-                                       : is_type(value);
+    const bool good = value.is_array()
+                          ? !value.items().empty() && std::all_of(value.items().begin(), value.items().end(), is_type)
+                          : is_type(value);
     if (good) return {};
     return invalid_argument("{} must be string, number, integer, boolean, null, object or array, or a list of those",
                             where);

@@ -58,7 +58,6 @@ constexpr const char* kSchemas[] = {
     R"({"type":"number","minimum":0.25,"maximum":10})",
     R"({"type":"string","pattern":"^[A-Z]{2}-\\d{3}$"})",
     R"({"type":"string","pattern":"^(cat|dog)s?$"})",
-    R"({"type":"string","pattern":"b[0-9]c"})",
     R"({"type":"string","pattern":"^[^x]+$"})",
     R"({"type":"string","minLength":2,"maxLength":5})",
     R"({"type":"array","items":{"type":"object","properties":{"k":{"type":["string","null"]}},"required":["k"]},
@@ -106,10 +105,40 @@ TEST(Completion, RegexChoiceAndGrammar) {
     EXPECT_TRUE(std::regex_match(number, std::regex("[+-]?\\d{1,3}(\\.\\d+)?"))) << number;
     const std::string choice = text_of(sampler.answer(*make(compiler, R"({"choice":["yes","no","not sure","né"]})")));
     EXPECT_TRUE(choice == "yes" || choice == "no" || choice == "not sure" || choice == "né") << choice;
-    const std::string sum =
-        text_of(sampler.answer(*make(compiler, R"({"grammar":"root ::= num (\"+\" num)*\nnum ::= [0-9] | [1-9] num"})")));
+    const std::string sum = text_of(
+        sampler.answer(*make(compiler, R"({"grammar":"root ::= num (\"+\" num)*\nnum ::= [0-9] | [1-9] num"})")));
     EXPECT_TRUE(std::regex_match(sum, std::regex("\\d+(\\+\\d+)*"))) << sum;
   }
+}
+
+// Whether the text may come byte by byte and the answer end after it.
+bool takes(const GrammarCompiler& compiler, const std::string& outputs, std::string_view text) {
+  const auto constraint = make(compiler, outputs);
+  bool bound = false;
+  for (const char c : text) {
+    if (!allows(mask_of(*constraint, demo_tokenizer(), bound), byte_id(c))) return false;
+    constraint->accept(byte_id(c));
+  }
+  return allows(mask_of(*constraint, demo_tokenizer(), bound), *demo_tokenizer().special_id("[EOS]"));
+}
+
+TEST(Completion, APatternIsSearchedForUnlessItHasAnchors) {
+  const GrammarCompiler compiler = demo_compiler();
+  const auto pattern = [&](std::string regex, std::string_view text) {
+    const Json schema = Json::object({{"type", Json::string("string")}, {"pattern", Json::string(std::move(regex))}});
+    return takes(compiler, print_json(Json::object({{"json", schema}})), text);
+  };
+  EXPECT_TRUE(pattern("b[0-9]c", R"("b1c")"));
+  EXPECT_TRUE(pattern("b[0-9]c", R"("a b1c!")"));
+  EXPECT_FALSE(pattern("b[0-9]c", R"("a b1")"));
+  EXPECT_TRUE(pattern("^a|b$", R"("a!")"));
+  EXPECT_TRUE(pattern("^a|b$", R"("!b")"));
+  EXPECT_FALSE(pattern("^a|b$", R"("!a")"));
+  EXPECT_FALSE(pattern("^(a|b)$", R"("ab")"));
+  EXPECT_TRUE(pattern(R"(^[|]\|x\$)", R"("||x$ and more")"));
+  EXPECT_TRUE(pattern("^é+$", R"("éé")"));
+  EXPECT_FALSE(pattern("^[^é]+$", R"("é")"));
+  EXPECT_FALSE(pattern("^.+$", R"("a"b")"));
 }
 
 TEST(Completion, AChoiceCanBeSpelledByteByByteAndThenEnds) {
@@ -137,7 +166,8 @@ TEST(Completion, AMaskLargerOrSmallerThanTheVocabularyIsFilledAsFarAsItGoes) {
   constraint->fill_mask(small);
   EXPECT_TRUE(std::equal(whole.begin(), whole.end(), large.begin()));
   EXPECT_TRUE(std::equal(small.begin(), small.end(), whole.begin()));
-  EXPECT_TRUE(std::all_of(large.begin() + static_cast<ptrdiff_t>(whole.size()), large.end(), [](uint32_t w) { return w == 0; }));
+  EXPECT_TRUE(std::all_of(large.begin() + static_cast<ptrdiff_t>(whole.size()), large.end(),
+                          [](uint32_t w) { return w == 0; }));
 }
 
 // Whatever mixture of accepting, taking back and cloning led here, the mask is that of a fresh replay of what remains.

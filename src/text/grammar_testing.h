@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <regex>
 #include <string>
@@ -135,7 +136,7 @@ class SchemaJudge {
   }
 
   static bool is_type(const Json& value, const std::string& type) {
-    if (type == "integer") return value.is_number() && value.as_double() == static_cast<double>(static_cast<int64_t>(value.as_double()));
+    if (type == "integer") return value.is_number() && value.as_double() == std::trunc(value.as_double());
     return (type == "string" && value.is_string()) || (type == "number" && value.is_number()) ||
            (type == "boolean" && value.is_bool()) || (type == "null" && value.is_null()) ||
            (type == "object" && value.is_object()) || (type == "array" && value.is_array());
@@ -181,7 +182,8 @@ class SchemaJudge {
     for (const auto& [key, member] : value.members()) {
       const Json* declared = properties == nullptr ? nullptr : properties->find(key);
       if (declared != nullptr ? !fits(member, *declared) : others != nullptr && !fits(member, *others)) return false;
-      if (declared == nullptr && others == nullptr && properties != nullptr) return false;  // stricter than the standard
+      if (declared == nullptr && others == nullptr && properties != nullptr)
+        return false;  // stricter than the standard
     }
     return within(static_cast<double>(value.members().size()), schema, "minProperties", "maxProperties");
   }

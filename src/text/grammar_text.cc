@@ -21,7 +21,9 @@ void set_bit(std::span<uint32_t> mask, int32_t id) {
   if (at / 32 < mask.size()) mask[at / 32] |= 1u << (at % 32);
 }
 
-bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+bool is_continuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+}
 
 // Bytes of the character that begins with `byte`; 0 if none does.
 int character_bytes(char byte) {

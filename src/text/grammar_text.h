@@ -7,8 +7,7 @@
 // Owner   text; grammar.h is the way in.
 // Threads Rules and the table: any. A cursor: one; copies share the grammar's matcher, so an accept() through one copy moves
 //         all of them (fork() gives an independent one).
-// Errors  Nothing that xgrammar throws leaves this file: a cursor whose matcher failed is `complete` and allows nothing, so
-//         that the answer ends.
+// Errors  Nothing that xgrammar throws leaves this file: a cursor whose matcher failed allows nothing, and the answer ends.
 // Cost    any and text: one copy of a prepared mask, or one pass over the vocabulary near chars_max. literals: one look-up
 //         per byte of what may come. grammar: xgrammar's masks, each made when a state is first met.
 #pragma once
@@ -25,8 +24,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include <xgrammar/xgrammar.h>
+
 #include "text/tokenizer.h"
-#include "xgrammar/xgrammar.h"
 
 namespace perigee::text {
 
