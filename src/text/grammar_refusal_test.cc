@@ -187,6 +187,31 @@ TEST(Refusal, Grammars) {
   EXPECT_EQ(grammar_refusal("root ::= (\"a\" | \"a\" root){1,50}"), "");
 }
 
+TEST(Refusal, RepetitionsWithinRepetitionsInAGrammar) {
+  grammar_refusal("root ::= (((\"a\"{1,1000}){1,1000}){1,1000}){1,1000}");
+  grammar_refusal("root ::= ((([a-z]* \"b\"?){0,500} \"c\"?){0,500} \"d\"?){0,500}");
+  grammar_refusal("root ::= \"a\"{999999999,1000000000}");
+  std::string chain = "root ::= r0 r0\n";
+  for (int i = 0; i < 40; ++i) chain += fmt::format("r{} ::= r{} r{} | \"x\"\n", i, i + 1, i + 1);
+  grammar_refusal(chain + "r40 ::= \"a\" | \"\"");
+}
+
+TEST(Refusal, AnAmbiguousGrammarStaysAffordable) {
+  const GrammarCompiler compiler = demo_compiler();
+  for (const char* grammar : {"root ::= root root | \"a\"", "root ::= \"\" | \"a\" root \"a\" | root root | \"a\""}) {
+    const auto made = compiler.for_completion(*parse_structured_outputs(
+        Json::object({{"grammar", Json::string(grammar)}})));
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    const auto start = std::chrono::steady_clock::now();
+    bool bound = false;
+    for (int i = 0; i < 100; ++i) {
+      testing::mask_of(**made, demo_tokenizer(), bound);
+      (*made)->accept(demo_tokenizer().encode_text("a").at(0));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kTimeMax);
+  }
+}
+
 std::string tool_refusal(const std::string& parameters, bool strict) {
   static const GrammarCompiler compiler = demo_compiler();
   const Result<ChatRequest> request = parse_chat_request(json_of(fmt::format(

@@ -51,6 +51,8 @@ constexpr const char* kSchemas[] = {
     R"({"type":"object","properties":{"self":{"$ref":"#"},"n":{"type":"integer"}},"required":["n"]})",
     R"({"type":"object","properties":{"a":{"$ref":"#/properties/b"},"b":{"enum":["x","y\"z",3,null]}},
         "required":["a","b"]})",
+    R"({"type":"string"})",
+    R"({})",
     R"({"enum":["red","green",1,true,null,{"k":[1,2]}]})",
     R"({"const":{"fixed":"value","n":-1.5}})",
     R"({"type":"integer","minimum":-12,"maximum":345})",
