@@ -24,7 +24,7 @@ def download(name):
         finder = self._build_package_finder(options, session)
         links = [c.link for c in finder.find_all_candidates(package) if c.link.filename == name]
         if not links:
-          sys.exit(f"fetch_sdist.py: the package index has no {name}")
+          return 1
         response = session.get(links[0].url_without_fragment)
         response.raise_for_status()
         self.data = response.content
@@ -33,7 +33,7 @@ def download(name):
   package = name.rsplit("-", 1)[0]
   fetch = Fetch("index", "")
   if fetch.main(["--quiet", "--no-binary", package, name]) != 0:
-    sys.exit(f"fetch_sdist.py: cannot fetch {name}")
+    sys.exit(f"fetch_sdist.py: the package index did not give {name}")
   return fetch.data
 
 
