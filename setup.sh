@@ -43,6 +43,10 @@ if ! cmp -s tools/requirements-test.txt .venv/installed-test.txt; then
   cp tools/requirements-test.txt .venv/installed-test.txt
 fi
 
+# xgrammar's C++ core (constrained decoding), built by cmake/xgrammar.cmake.
+.venv/bin/python tools/fetch_sdist.py xgrammar-0.2.9.tar.gz \
+  87b466bca2475e29bb0323abc62c6c33cbcbcff47e5fb800a3e2099ac9620b90 third_party/xgrammar
+
 # The CUDA compiler: an installed toolkit if there is one, else the wheels of one pinned release.
 if [ "$with_cuda" -eq 1 ] && [ ! -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
   if ! cmp -s tools/requirements-cuda.txt .venv/installed-cuda.txt; then
