@@ -117,7 +117,7 @@ TEST_F(HttpServer, MalformedRequestsAreRefusedAndTheConnectionEnds) {
     const Response response = client.response();
     EXPECT_EQ(response.status, status) << bytes;
     EXPECT_EQ(response.body.rfind(R"({"error":{"message":")", 0), 0u) << response.body;
-    EXPECT_EQ(response.headers["connection"], "close") << bytes;
+    EXPECT_EQ(response.headers.at("connection"), "close") << bytes;
     EXPECT_TRUE(client.closed()) << bytes;
   }
   EXPECT_TRUE(eventually([&] { return state_->connections == 0 && state_->in_flight == 0; }));
