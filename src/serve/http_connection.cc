@@ -188,7 +188,7 @@ void Connection::serve() {
   if (route_->where == Where::kInline) return run_handler(*site_, *route_, intake_.request(), outbox);
   auto request = std::make_shared<HttpRequest>(std::move(intake_.request()));
   const bool taken = site_->run_later([site = site_, route = route_, request = std::move(request), outbox] {
-    run_handler(*site, *route, *request, outbox);
+    if (!outbox->gone()) run_handler(*site, *route, *request, outbox);  // it may have waited longer than its peer
   });
   if (taken) return;
   HttpReply reply(outbox);
@@ -254,7 +254,7 @@ void Connection::flush_on_writable() {
 }
 
 void Connection::answer_written() {
-  const bool go_on = outbox_->keep_alive();
+  const bool go_on = outbox_->keep_alive() && !site_->draining->load();  // a drain may have begun after the head was sent
   report(ExchangeEnd::kDone);
   quiet_since_ = Clock::now();
   intake_.reset();

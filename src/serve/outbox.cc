@@ -204,6 +204,11 @@ Outbox::Finish Outbox::take(std::vector<std::string>& pieces) {
 
 void Outbox::written(size_t bytes) { queued_.fetch_sub(bytes, std::memory_order_relaxed); }
 
+bool Outbox::gone() {
+  std::lock_guard lock(mutex_);
+  return stage_ == Stage::kGone;
+}
+
 bool Outbox::finished() {
   std::lock_guard lock(mutex_);
   return stage_ == Stage::kEnded;

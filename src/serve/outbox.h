@@ -57,6 +57,7 @@ class Outbox {
   void on_disconnect(std::function<void()> callback);
   // The handler failed or let its reply go: ends whatever is not ended.
   void give_up();
+  bool gone();  // the peer has left
 
   enum class Finish { kOpen, kDone, kAbandoned, kCut };
   // Moves what is to be sent into `pieces`, which must be empty, and says whether more will come.
