@@ -1,4 +1,5 @@
-// What    One thread that owns sockets: its connections, their wake-ups, and a clock that looks at all of them ten times a second.
+// What    One thread that owns sockets: its connections, their wake-ups, and a clock that looks at all of them ten times a
+//         second.
 // Owner   serve. server makes one or two.
 // Threads start(), post() and stop() from the server's thread; everything else from the loop's own.
 // Errors  The constructor throws what the system refuses (server::create catches it).

@@ -18,7 +18,8 @@ TEST(HttpText, Targets) {
   const auto target = parse_target("/a%2fb/c?x=1%202&y=a+b&x=3&z&=q&&t=%C3%A4#part");
   ASSERT_TRUE(target.has_value());
   EXPECT_EQ(target->path, "/a/b/c");
-  EXPECT_EQ(target->query, (std::map<std::string, std::string>{{"x", "3"}, {"y", "a b"}, {"z", ""}, {"", "q"}, {"t", "\xc3\xa4"}}));
+  const std::map<std::string, std::string> query = {{"x", "3"}, {"y", "a b"}, {"z", ""}, {"", "q"}, {"t", "\xc3\xa4"}};
+  EXPECT_EQ(target->query, query);
   EXPECT_EQ(parse_target("http://host:8/p?q=1")->path, "/p");
   EXPECT_EQ(parse_target("HTTPS://host")->path, "/");
   for (const char* bad : {"", "a", "/%", "/%4", "/%4g", "/%00", "/?a=%", "ftp://x/"}) EXPECT_FALSE(parse_target(bad)) << bad;
@@ -41,7 +42,8 @@ TEST(HttpRoutes, WholePathsComeBeforePatterns) {
   EXPECT_EQ(table.find("HEAD", "/r/all").route->path, "/r/all");
   EXPECT_EQ(table.find("POST", "/r/7/cancel").route->path, "/r/{id}/cancel");
   EXPECT_EQ(table.find("PUT", "/r/7/cancel").allow, "POST, OPTIONS");
-  for (const char* path : {"/r", "/r/", "/r/7/", "/r/7/cancel/x", "r/7", "", "*"}) EXPECT_TRUE(table.find("GET", path).allow.empty()) << path;
+  for (const char* path : {"/r", "/r/", "/r/7/", "/r/7/cancel/x", "r/7", "", "*"})
+    EXPECT_TRUE(table.find("GET", path).allow.empty()) << path;
 }
 
 // However the bytes are cut, the requests are the same.
@@ -88,7 +90,8 @@ RC_GTEST_PROP(HttpIntake, CutsDoNotMatter, ()) {
 
 RC_GTEST_PROP(HttpIntake, NoiseIsRefusedOrWaitedFor, ()) {
   auto noise = *rc::gen::container<std::string>(rc::gen::arbitrary<char>());
-  const auto start = *rc::gen::element<std::string>("", "GET ", "GET / HTTP/1.1\r\n", "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  const auto start = *rc::gen::element<std::string>("", "GET ", "GET / HTTP/1.1\r\n",
+                                                   "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
   noise = start + noise;
   Intake intake{IntakeLimits{}};
   for (int i = 0; i < 1000 && intake.state() != Intake::State::kBad; ++i) {
@@ -229,7 +232,8 @@ TEST(HttpMetrics, NamesAndNumbers) {
            "vllm:request_success_total" + labels + ",finished_reason=\"stop\"} 1\n",
            "vllm:request_success_total" + labels + ",finished_reason=\"length\"} 0\n",
            "vllm:cache_config_info" + labels +
-               ",block_size=\"64\",num_gpu_blocks=\"500\",cache_dtype=\"fp8\",index_key_dtype=\"fp8\",cache_tokens=\"32000\",max_model_len=\"1000\"} 1\n",
+               ",block_size=\"64\",num_gpu_blocks=\"500\",cache_dtype=\"fp8\"," +
+               "index_key_dtype=\"fp8\",cache_tokens=\"32000\",max_model_len=\"1000\"} 1\n",
            std::string("http_requests_total{method=\"GET\",handler=\"/hello\",status=\"200\"} 1\n"),
            std::string("http_requests_total{method=\"other\",handler=\"none\",status=\"404\"} 1\n"),
        })

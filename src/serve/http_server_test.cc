@@ -69,7 +69,8 @@ TEST_F(HttpServer, UnknownPathsAndMethods) {
   Client client(port_);
   Response response = client.get("/nothing");
   EXPECT_EQ(response.status, 404);
-  EXPECT_EQ(response.body, R"({"error":{"message":"there is no '/nothing' here","type":"not_found_error","param":null,"code":404}})");
+  EXPECT_EQ(response.body, R"({"error":{"message":"there is no '/nothing' here","type":"not_found_error",)"
+                           R"("param":null,"code":404}})");
   response = client.get("/echo");
   EXPECT_EQ(response.status, 405);
   EXPECT_EQ(response.headers.at("allow"), "POST, OPTIONS");
@@ -227,7 +228,8 @@ TEST_F(HttpServer, LimitsOnSizes) {
   const Response large = client.post("/echo", std::string(1001, 'b'));
   EXPECT_EQ(large.status, 413);
   EXPECT_NE(large.body.find("the body is longer than 1000 bytes"), std::string::npos);
-  const std::string chunked = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string chunked =
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
   EXPECT_EQ(answer(chunked + "3e8\r\n" + std::string(1000, 'c') + "\r\n1\r\nc\r\n0\r\n\r\n").status, 413);
   EXPECT_EQ(answer(chunked + "1;" + std::string(100000, 'e')).status, 400);
   // A sender that does not care for the answer cannot keep it from arriving.

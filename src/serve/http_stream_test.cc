@@ -220,7 +220,8 @@ TEST(HttpStream, StopLeavesNothingBehind) {
     std::vector<std::unique_ptr<Client>> clients;
     for (int i = 0; i < 20; ++i) {
       clients.push_back(std::make_unique<Client>(server->port()));
-      clients.back()->send(i % 2 == 0 ? "GET /stream?n=1000000&ms=1 HTTP/1.1\r\nHost: x\r\n\r\n" : "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+      const std::string path = i % 2 == 0 ? "/stream?n=1000000&ms=1" : "/hello";
+      clients.back()->send("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
       ASSERT_TRUE(clients.back()->wait_for("200 OK"));
     }
     server->stop();
@@ -287,7 +288,10 @@ class TlsClient {
   }
   bool good() const { return good_; }
   void close() { client_.close(); }
-  void send(const std::string& text) { EXPECT_EQ(SSL_write(tls_, text.data(), static_cast<int>(text.size())), static_cast<int>(text.size())); }
+  void send(const std::string& text) {
+    const int size = static_cast<int>(text.size());
+    EXPECT_EQ(SSL_write(tls_, text.data(), size), size);
+  }
   // Everything up to and with `end`, or to the end of the connection.
   std::string read_to(const std::string& end) {
     while (received_.find(end) == std::string::npos) {

@@ -200,7 +200,8 @@ class Script {
          [](const HttpRequest& request, const auto& reply) {
            reply->send(200, "application/json", request.body, {{"X-Tenant", request.tenant}});
          }},
-        get("/item/{id}", [](const HttpRequest& request, const auto& reply) { reply->send(200, "text/plain", request.path, {}); }),
+        get("/item/{id}",
+            [](const HttpRequest& request, const auto& reply) { reply->send(200, "text/plain", request.path, {}); }),
         get("/stream", [this](const HttpRequest& request, const auto& reply) { stream(request, reply); }),
         get("/flood", [this](const HttpRequest&, const auto& reply) { flood(reply); }),
         get("/hold", [this](const HttpRequest& request, const auto& reply) { hold(request, reply); }),

@@ -88,7 +88,8 @@ void print_backend(std::string& out, const engine::Backend& backend, const std::
   counter("perigee:mismatched_requests_total", "Of those, requests whose bits differed.", s.mismatches);
   gauge("perigee:engine_beat_age_seconds", "Time since the engine's last sign of life.", s.beat_age_s);
   const std::string config =
-      fmt::format(R"({},block_size="{}",num_gpu_blocks="{}",cache_dtype="{}",index_key_dtype="{}",cache_tokens="{}",max_model_len="{}")",
+      fmt::format(R"({},block_size="{}",num_gpu_blocks="{}",cache_dtype="{}",index_key_dtype="{}",)"
+                  R"(cache_tokens="{}",max_model_len="{}")",
                   labels, info.block_tokens, info.rows, escaped(info.latent_format), escaped(info.key_format),
                   info.cache_tokens, info.max_model_len);
   single(out, "vllm:cache_config_info", "gauge", "How the cache is laid out.", config, 1);
@@ -203,8 +204,8 @@ void Metrics::print_server(std::string& out) const {
   std::lock_guard lock(mutex_);
   for (const auto& [key, count] : exchanges_) {
     const auto& [method, route, status] = key;
-    value(out, "http_requests_total", fmt::format(R"(method="{}",handler="{}",status="{}")", escaped(method), escaped(route), status),
-          count);
+    const std::string labels = fmt::format(R"(method="{}",handler="{}",status="{}")", escaped(method), escaped(route), status);
+    value(out, "http_requests_total", labels, count);
   }
 }
 

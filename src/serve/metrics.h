@@ -3,8 +3,8 @@
 // Owner   serve. API handlers report requests, the server reports exchanges; the engine's numbers are read at the scrape.
 // Threads Any; reports are a few atomic additions.
 // Errors  None.
-// Source  Prometheus' exposition formats, text 0.0.4. Written here, because prometheus-cpp comes as shared libraries only (with an
-//         HTTP server and a client of their own), and one file must start everywhere.
+// Source  Prometheus' exposition formats, text 0.0.4. Written here, because prometheus-cpp comes as shared libraries only (with
+//         an HTTP server and a client of their own), and one file must start everywhere.
 #pragma once
 
 #include <atomic>

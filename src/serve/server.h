@@ -64,8 +64,8 @@ class Server {
   std::optional<int> admin_port() const;
 
   void start();
-  // Takes no new client connections, closes idle ones, lets the others finish their request for at most `limit_s`, then breaks them
-  // off. Returns how many were broken off. The admin listener goes on until stop(), so that one can watch.
+  // Takes no new client connections, closes idle ones, lets the others finish their request for at most `limit_s`, then breaks
+  // them off. Returns how many were broken off. The admin listener goes on until stop(), so that one can watch.
   int64_t drain(double limit_s);
   void stop();  // breaks everything off; may be called again
 
