@@ -15,7 +15,8 @@ for argument in "$@"; do
 done
 
 packages=(g++ cmake ninja-build git ca-certificates
-  libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libssl-dev
+  libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
+  libboost1.81-dev libssl-dev libspdlog-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
   python3 python3-venv)
 
