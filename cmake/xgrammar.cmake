@@ -6,11 +6,11 @@ if(NOT EXISTS ${PERIGEE_XGRAMMAR}/cpp/grammar_matcher.cc)
 endif()
 file(GLOB_RECURSE PERIGEE_XGRAMMAR_SOURCES ${PERIGEE_XGRAMMAR}/cpp/*.cc)
 list(FILTER PERIGEE_XGRAMMAR_SOURCES EXCLUDE REGEX "/cpp/tvm_ffi/")
-add_library(xgrammar STATIC ${PERIGEE_XGRAMMAR_SOURCES})
+add_library(xgrammar STATIC ${PERIGEE_XGRAMMAR_SOURCES} ${PROJECT_SOURCE_DIR}/src/text/grammar_log.cc)
 set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17)
 target_include_directories(xgrammar SYSTEM PUBLIC ${PERIGEE_XGRAMMAR}/include ${PERIGEE_XGRAMMAR}/3rdparty/picojson
                                                   ${PERIGEE_XGRAMMAR}/3rdparty/dlpack/include)
 target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0
-                                           XGRAMMAR_LOG_CUSTOMIZE=1)  # text/grammar_rules.cc is told, not the terminal
+                                           XGRAMMAR_LOG_CUSTOMIZE=1)  # text/grammar_log.cc is told, not the terminal
 target_compile_options(xgrammar PRIVATE -w -g0)  # its warnings are not ours to mend
 target_link_libraries(xgrammar PUBLIC Threads::Threads)

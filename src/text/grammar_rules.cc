@@ -3,21 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <exception>
-#include <stdexcept>
 
 #include "text/utf8.h"
-
-// xgrammar's own printing is switched off (cmake/xgrammar.cmake): its errors come here as exceptions that hold the sentence
-// alone, and its warnings about parts of a schema that it leaves to the model are dropped.
-namespace xgrammar {
-[[noreturn]] void LogFatalImpl(const std::string& file, int lineno, const std::string& message);
-void LogMessageImpl(const std::string& file, int lineno, int level, const std::string& message);
-
-void LogFatalImpl(const std::string&, int, const std::string& message) {
-  throw std::runtime_error(message);
-}
-void LogMessageImpl(const std::string&, int, int, const std::string&) {}
-}  // namespace xgrammar
 
 namespace perigee::text {
 
