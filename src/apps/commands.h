@@ -13,5 +13,6 @@ void add_score(CLI::App& program, int& status);
 void add_chat(CLI::App& program, int& status);
 void add_inspect(CLI::App& program, int& status);
 void add_plan(CLI::App& program, int& status);
+void add_serve(CLI::App& program, int& status);
 
 }  // namespace perigee::apps

@@ -1,0 +1,184 @@
+// perigee serve: an HTTP server in front of the engine, for the clients that exist.
+#include <pthread.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/serve_flags.h"
+#include "base/file.h"
+#include "serve/api.h"
+#include "serve/errors.h"
+#include "serve/health.h"
+#include "serve/metrics.h"
+#include "text/grammar.h"
+#include "text/tokenizer.h"
+
+namespace perigee::apps {
+namespace {
+
+// Numbers of generation_config.json; what is missing or no number keeps its default.
+serve::SamplingDefaults sampling_defaults(const std::string& folder) {
+  serve::SamplingDefaults d;
+  const Result<std::string> text = read_file(folder + "/generation_config.json");
+  if (!text.ok()) return d;
+  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
+  const auto number = [&](const char* key, auto& value) {
+    if (json.is_object() && json.contains(key) && json[key].is_number()) json[key].get_to(value);
+  };
+  number("temperature", d.temperature);
+  number("top_p", d.top_p);
+  number("top_k", d.top_k);
+  number("min_p", d.min_p);
+  number("repetition_penalty", d.repetition_penalty);
+  return d;
+}
+
+serve::ConstraintMaker constraint_maker(std::shared_ptr<text::GrammarCompiler> compiler) {
+  using Kind = serve::ConstraintSpec::Kind;
+  return [compiler](const serve::ConstraintSpec& spec) -> Result<std::shared_ptr<text::Constraint>> {
+    if (spec.kind == Kind::kChat) return compiler->for_chat(*spec.chat);
+    using Wanted = text::StructuredOutputs::Kind;
+    text::StructuredOutputs wanted;
+    wanted.kind = spec.kind == Kind::kJsonSchema   ? Wanted::kJsonSchema
+                  : spec.kind == Kind::kJsonObject ? Wanted::kJsonObject
+                  : spec.kind == Kind::kRegex      ? Wanted::kRegex
+                  : spec.kind == Kind::kChoice     ? Wanted::kChoice
+                                                   : Wanted::kGrammar;
+    wanted.schema = spec.schema;
+    wanted.source = spec.source;
+    wanted.choices = spec.choices;
+    wanted.field = spec.field;
+    return compiler->for_completion(wanted);
+  };
+}
+
+serve::ApiOptions api_options(const ServeFlags& flags, const engine::Engine& engine) {
+  serve::ApiOptions o;
+  o.model_names = flags.served_model_names;
+  if (o.model_names.empty()) o.model_names.push_back(flags.model.model);
+  o.end_ids = engine.config().stop_ids;
+  o.defaults = sampling_defaults(flags.model.model);
+  o.limits.top_logprobs_max = flags.max_logprobs;
+  if (flags.model.seed != 0) o.seed = flags.model.seed;
+  o.always_usage = flags.force_usage;
+  o.fixed_sampling = flags.fixed_sampling;
+  o.created = static_cast<int64_t>(::time(nullptr));
+  return o;
+}
+
+void report_to(const std::shared_ptr<serve::Metrics>& metrics, serve::ApiOptions& o) {
+  o.on_token_gap = [metrics](double seconds) { metrics->inter_token(seconds); };
+  o.on_finished = [metrics](const serve::RequestRecord& r) {
+    serve::RequestReport report;
+    report.finish_reason = r.reason;
+    report.prompt_tokens = r.prompt_tokens;
+    report.generated_tokens = r.generated_tokens;
+    report.n = r.choices;
+    if (r.max_tokens > 0) report.max_tokens = r.max_tokens;
+    report.e2e_s = r.total_s;
+    if (r.first_token_s >= 0) {
+      metrics->first_token(r.first_token_s);
+      report.decode_s = r.total_s - r.first_token_s;
+    }
+    metrics->request_finished(report);
+  };
+}
+
+std::vector<serve::Route> admin_routes(engine::Backend& backend) {
+  const auto route = [](const char* path, std::function<void()> act) {
+    return serve::Route{"POST", path, [act](const serve::HttpRequest&, const std::shared_ptr<serve::Reply>& reply) {
+                          act();
+                          reply->send(200, "application/json", "{}", {});
+                        }};
+  };
+  return {route("/pause", [&backend] { backend.pause(true); }), route("/resume", [&backend] { backend.pause(false); }),
+          route("/reset_prefix_cache", [&backend] { backend.reset_prefix_cache(); }),
+          route("/drain", [&backend] { backend.drain(); })};
+}
+
+// Until SIGTERM or SIGINT; the caller has blocked both in every thread.
+void wait_for_signal(const sigset_t& signals) {
+  int which = 0;
+  while (sigwait(&signals, &which) != 0) {
+  }
+}
+
+Status run(const ServeFlags& flags) {
+  Status checked = check(flags);
+  if (!checked.ok()) return checked;
+  const Result<engine::ServiceOptions> service_wanted = service_options(flags);
+  if (!service_wanted.ok()) return service_wanted.error();
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  const Result<text::Tokenizer> tokenizer = text::Tokenizer::load(flags.model.model);
+  if (!tokenizer.ok()) return tokenizer.error();
+  const Result<std::unique_ptr<engine::Engine>> engine = open_engine(flags.model);
+  if (!engine.ok()) return engine.error();
+  Result<std::unique_ptr<engine::Service>> service = engine::Service::create(**engine, *service_wanted);
+  if (!service.ok()) return service.error();
+  engine::Service& backend = **service;
+
+  serve::ServerOptions server_wanted = server_options(flags);
+  serve::ApiOptions api_wanted = api_options(flags, **engine);
+  const auto health = std::make_shared<serve::Health>(PERIGEE_VERSION, server_wanted.state);
+  const auto metrics = std::make_shared<serve::Metrics>(api_wanted.model_names[0], server_wanted.state);
+  health->set_backend(&backend);
+  metrics->set_backend(&backend);
+  report_to(metrics, api_wanted);
+  text::GrammarCompiler::Options grammar;
+  grammar.stop_ids = (*engine)->config().stop_ids;
+  api_wanted.make_constraint = constraint_maker(std::make_shared<text::GrammarCompiler>(*tokenizer, grammar));
+  serve::Api api(std::move(api_wanted), backend, *tokenizer);
+
+  std::vector<serve::Route> routes = serve::Health::routes(health);
+  routes.push_back(serve::Metrics::route(metrics, serve::Access::kOpen));
+  for (serve::ApiRoute& r : api.routes()) {
+    routes.push_back({r.method, r.path, std::move(r.handler), serve::Access::kKey,
+                      r.heavy ? serve::Where::kWorker : serve::Where::kInline});
+  }
+  server_wanted.on_finished = [metrics](const serve::FinishedRequest& f) { metrics->exchange_finished(f); };
+  const serve::LogSink log = server_wanted.log;
+  Result<std::unique_ptr<serve::Server>> server =
+      serve::Server::create(std::move(server_wanted), std::move(routes), admin_routes(backend));
+  if (!server.ok()) return server.error();
+  const engine::BackendInfo& info = backend.info();
+  log(serve::LogLevel::kInfo, fmt::format("GPU KV cache size: {} tokens ({} rows of {} tokens, {} latents, {} keys)",
+                                          info.cache_tokens, info.rows, info.block_tokens, info.latent_format, info.key_format));
+  (*server)->start();
+  log(serve::LogLevel::kInfo, fmt::format("{} listens on {}://{}:{}, context {} tokens", flags.model.model,
+                                          flags.tls_certificate.empty() ? "http" : "https", flags.host, (*server)->port(),
+                                          info.max_model_len));
+  if (const std::optional<int> port = (*server)->admin_port()) {
+    log(serve::LogLevel::kInfo, fmt::format("administration on port {}", *port));
+  }
+  wait_for_signal(signals);
+  log(serve::LogLevel::kInfo, "shutting down: running requests go on to their end");
+  backend.drain();
+  const int64_t broken = (*server)->drain(flags.drain_s);
+  if (broken > 0) log(serve::LogLevel::kWarning, fmt::format("{} request(s) were broken off", broken));
+  (*server)->stop();
+  service->reset();  // ends what is left, so that the API hears of it
+  api.settle();
+  return {};
+}
+
+}  // namespace
+
+void add_serve(CLI::App& program, int& status) {
+  CLI::App* app = program.add_subcommand("serve", "HTTP server: OpenAI's and Anthropic's APIs over the engine");
+  auto flags = std::make_shared<ServeFlags>();
+  add_serve_flags(*app, *flags);
+  app->callback([flags, &status] {
+    const Status done = run(*flags);
+    if (!done.ok()) status = report(done.error());
+  });
+}
+
+}  // namespace perigee::apps
