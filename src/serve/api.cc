@@ -25,6 +25,9 @@ std::vector<ApiRoute> Api::routes() {
   return {
       {"POST", "/v1/chat/completions", bound(chat_completions), true},
       {"POST", "/v1/completions", bound(completions), true},
+      {"POST", "/v1/responses", bound(responses), true},
+      {"POST", "/v1/messages", bound(messages), true},
+      {"POST", "/v1/messages/count_tokens", bound(count_tokens), true},
       {"POST", "/inference/v1/generate", bound(generate), true},
       {"GET", "/v1/models", bound(list_models), false},
       {"GET", "/v1/models/{id}", bound(show_model), false},

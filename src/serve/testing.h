@@ -10,17 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "../../tests/support/recording_reply.h"
-#include "../../tests/support/scripted_backend.h"
+#include "serve/recording_reply.h"
+#include "serve/scripted_backend.h"
 #include "serve/api.h"
 #include "text/json.h"
 #include "text/testing.h"
 
 namespace perigee::serve::testing {
 
-using perigee::testing::RecordingReply;
-using perigee::testing::Script;
-using perigee::testing::ScriptedBackend;
 using text::Json;
 
 inline Json json_of(std::string_view text) {

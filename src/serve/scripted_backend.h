@@ -1,5 +1,5 @@
 // What    An engine for tests of a server: it plays token scripts in any grouping, at once or when told, and keeps what it was asked.
-// Owner   tests.
+// Owner   serve; tests only.
 // Threads submit() and cancel() from any thread; play(), finish() and fail() from the test's.
 // Errors  refuse() makes later submits fail.
 #pragma once
@@ -14,7 +14,7 @@
 
 #include "engine/backend.h"
 
-namespace perigee::testing {
+namespace perigee::serve::testing {
 
 struct Script {
   std::vector<int32_t> ids;
@@ -160,4 +160,4 @@ class ScriptedBackend : public engine::Backend {
   Error refusal_;
 };
 
-}  // namespace perigee::testing
+}  // namespace perigee::serve::testing

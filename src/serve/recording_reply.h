@@ -1,5 +1,5 @@
 // What    A reply that keeps what a handler wrote, and a client that can go away.
-// Owner   tests.
+// Owner   serve; tests only.
 // Threads Any.
 // Errors  None; calls out of order are kept in `faults`.
 #pragma once
@@ -13,11 +13,11 @@
 
 #include "serve/exchange.h"
 
-namespace perigee::testing {
+namespace perigee::serve::testing {
 
-class RecordingReply : public serve::Reply {
+class RecordingReply : public Reply {
  public:
-  void send(int status, std::string_view type, std::string body, serve::Headers headers) override {
+  void send(int status, std::string_view type, std::string body, Headers headers) override {
     const std::lock_guard lock(mutex_);
     if (over_ || begun_) faults_.push_back("send() after another beginning");
     status_ = status;
@@ -26,7 +26,7 @@ class RecordingReply : public serve::Reply {
     headers_ = std::move(headers);
     end_locked();
   }
-  void begin(int status, std::string_view type, serve::Headers headers) override {
+  void begin(int status, std::string_view type, Headers headers) override {
     const std::lock_guard lock(mutex_);
     if (over_ || begun_) faults_.push_back("begin() after another beginning");
     begun_ = true;
@@ -90,9 +90,9 @@ class RecordingReply : public serve::Reply {
   int status_ = 0;
   std::string type_;
   std::string body_;
-  serve::Headers headers_;
+  Headers headers_;
   size_t writes_ = 0;
   std::vector<std::string> faults_;
 };
 
-}  // namespace perigee::testing
+}  // namespace perigee::serve::testing
