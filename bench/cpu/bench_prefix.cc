@@ -173,8 +173,8 @@ struct Bench {
       hits += together[i].cached;
       bits = bits && same_bits(together[i], colds_run[i]);
     }
-    std::printf("  all done after %.0f ms, %.0f ms without sharing; %.1f %% of prompt tokens cached\n", 1e3 * shared_s, 1e3 * cold_s,
-                100.0 * static_cast<double>(hits) / (8.0 * 3060.0));
+    std::printf("  all done after %.0f ms, %.0f ms without sharing; %.1f %% of prompt tokens cached\n", 1e3 * shared_s,
+                1e3 * cold_s, 100.0 * static_cast<double>(hits) / (8.0 * 3060.0));
     check(hits >= 7 * 2976, "seven of eight find the prefix");
     check(bits, "bits equal to the runs without sharing");
   }

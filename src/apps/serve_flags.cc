@@ -6,7 +6,8 @@ namespace {
 void add_engine_flags(CLI::App& app, ServeFlags& f) {
   const auto count = CLI::Range(int64_t{1}, int64_t{1} << 40);
   app.add_option("--max-num-seqs", f.max_num_seqs, "most sequences that run at once (64)")->check(CLI::Range(1, 65536));
-  app.add_option("--max-model-len", f.max_model_len, "longest context; default: the model's, or what the cache holds")->check(count);
+  app.add_option("--max-model-len", f.max_model_len, "longest context; default: the model's, or what the cache holds")
+      ->check(count);
   app.add_option("--kv-cache-memory-bytes", f.kv_cache_memory_bytes,
                  "bytes of the cache's row pool; default: four full contexts, at most a quarter of the free memory")
       ->check(count);
@@ -26,12 +27,15 @@ void add_listener_flags(CLI::App& app, ServeFlags& f) {
   app.add_option("--port", f.port, "port to listen on; 0: any free one, which is printed")->check(CLI::Range(0, 65535));
   app.add_option("--api-key", f.api_keys, "who calls must name one of these keys (may be given several times)");
   app.add_option("--admin-host", f.admin_host, "address of the listener for administration");
-  app.add_option("--admin-port", f.admin_port, "port of the listener for administration; default: none")->check(CLI::Range(0, 65535));
+  app.add_option("--admin-port", f.admin_port, "port of the listener for administration; default: none")
+      ->check(CLI::Range(0, 65535));
   app.add_option("--admin-key", f.admin_key, "key of the listener for administration");
   app.add_option("--ssl-certfile", f.tls_certificate, "certificate, PEM");
   app.add_option("--ssl-keyfile", f.tls_key, "private key, PEM");
-  app.add_option("--timeout-keep-alive", f.keep_alive_s, "seconds for which an idle connection is kept")->check(CLI::Range(1.0, 1e6));
-  app.add_option("--sse-keep-alive-interval", f.sse_keep_alive_s, "seconds of silence after which a stream gets a comment; 0: never")
+  app.add_option("--timeout-keep-alive", f.keep_alive_s, "seconds for which an idle connection is kept")
+      ->check(CLI::Range(1.0, 1e6));
+  app.add_option("--sse-keep-alive-interval", f.sse_keep_alive_s,
+                 "seconds of silence after which a stream gets a comment; 0: never")
       ->check(CLI::Range(0.0, 1e6));
   app.add_option("--max-body-bytes", f.body_bytes_max, "longest request body")->check(CLI::Range(1024, 1 << 30));
   app.add_option("--h11-max-incomplete-event-size,--max-header-bytes", f.head_bytes_max, "longest request head")
@@ -58,7 +62,8 @@ void add_parallel_flags(CLI::App& app, ServeFlags& f) {
   app.add_option("--data-parallel-size,--dp", f.data_parallel_size, "1");
   app.add_option("--decode-context-parallel-size,--dcp", f.decode_context_parallel_size, "1");
   app.add_flag("--enable-expert-parallel", f.enable_expert_parallel, "not yet");
-  app.add_option("--gpu-memory-utilization", f.gpu_memory_utilization, "accepted; the CPU's cache is set by --kv-cache-memory-bytes")
+  app.add_option("--gpu-memory-utilization", f.gpu_memory_utilization,
+                 "accepted; the CPU's cache is set by --kv-cache-memory-bytes")
       ->check(CLI::Range(0.01, 1.0));
   app.add_option("--speculative-config", f.speculative_config, "not yet");
 }
@@ -81,7 +86,9 @@ Status check(const ServeFlags& f) {
   for (const auto& [flag, size] : sizes) {
     if (size != 1) return invalid_argument("{} {}: this version serves from one rank; leave it at 1", flag, size);
   }
-  if (f.enable_expert_parallel) return invalid_argument("--enable-expert-parallel: this version serves from one rank; leave it out");
+  if (f.enable_expert_parallel) {
+    return invalid_argument("--enable-expert-parallel: this version serves from one rank; leave it out");
+  }
   if (!f.speculative_config.empty()) {
     return invalid_argument("--speculative-config: this version does not speculate; leave it out");
   }

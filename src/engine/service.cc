@@ -377,7 +377,7 @@ Result<std::unique_ptr<Service>> Service::create(const Engine& engine, const Ser
   if (o.max_num_seqs == 0) o.max_num_seqs = kSeqsDefault;
   if (o.max_num_batched_tokens == 0) o.max_num_batched_tokens = std::max(engine.batched_tokens(), o.max_num_seqs);
   if (o.max_num_batched_tokens < o.max_num_seqs) {
-    return invalid_argument("--max-num-batched-tokens {} is below --max-num-seqs {}: a step could not give every sequence a token",
+    return invalid_argument("--max-num-batched-tokens {} is below --max-num-seqs {}: a step must have a token for each sequence",
                             o.max_num_batched_tokens, o.max_num_seqs);
   }
   const model::Config& c = engine.config();

@@ -58,8 +58,8 @@ Result<Capacity> plan_capacity(const Config& config, const CapacityOptions& o) {
     c.pool_bytes = usable - c.weight_bytes - c.open_chunk_bytes - c.workspace_bytes;
     if (c.pool_bytes < c.layout.rows.row_bytes) {
       return resource_exhausted(
-          "a device of {} bytes used to {:.0f} % holds no row of {} bytes beside {} bytes of weights, {} of open chunks and {} of "
-          "workspace; raise --device-memory-bytes or --tensor-parallel-size",
+          "a device of {} bytes used to {:.0f} % holds no row of {} bytes beside {} bytes of weights, {} of open chunks and {} "
+          "of workspace; raise --device-memory-bytes or --tensor-parallel-size",
           o.device_bytes, 100 * o.utilization, c.layout.rows.row_bytes, c.weight_bytes, c.open_chunk_bytes, c.workspace_bytes);
     }
   }

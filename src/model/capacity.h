@@ -2,8 +2,8 @@
 // Owner   model.
 // Threads Pure functions.
 // Errors  One sentence for ranks that do not divide the model or memory that holds no row.
-// Source  cache/layout.h and model/state.h; a rank of tensor parallelism keeps its heads' states and every latent and key, a rank of
-//         context parallelism every W-th token of them.
+// Source  cache/layout.h and model/state.h; a rank of tensor parallelism keeps its heads' states and every latent and key, a rank
+//         of context parallelism every W-th token of them.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,8 @@ def test_what_a_device_leaves(perigee):
 @pytest.mark.parametrize("arguments, words", [
   ((K31,), "--pool-bytes"),
   ((K31, "--pool-bytes", 10**9, "--tensor-parallel-size", 7), "--tensor-parallel-size 7"),
-  ((K31, "--pool-bytes", 10**9, "--tensor-parallel-size", 8, "--decode-context-parallel-size", 3), "--decode-context-parallel-size 3"),
+  ((K31, "--pool-bytes", 10**9, "--tensor-parallel-size", 8, "--decode-context-parallel-size", 3),
+   "--decode-context-parallel-size 3"),
   ((K31, "--pool-bytes", 10**9, "--max-model-len", 2**40), "--max-model-len"),
   ((K31, "--pool-bytes", 10**9, "--kv-cache-dtype", "int4"), "--kv-cache-dtype"),
   ((K31, "--device-memory-bytes", 10**9), "no row"),
