@@ -2,8 +2,8 @@
 // Owner   engine.
 // Threads One request, one thread at a time.
 // Errors  None: ids were checked when the request came.
-// Numerics FP32 (double on the reference device), one operation after the other in the order of TokenSampling's members, so a row's
-//         result depends on its logits and the request's own tokens alone.
+// Numerics FP32 (double on the reference device), one operation after the other in the order of TokenSampling's members, so that
+//         a row's result depends on its logits and the request's own tokens alone.
 #pragma once
 
 #include <cstdint>
