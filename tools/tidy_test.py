@@ -23,7 +23,7 @@ ROOMS = {
     "load": ["base", "num", "tensor"],
     "model": ["base", "num", "tensor", "ops", "load"],
     "text": ["base"],
-    "engine": ["base", "num", "tensor", "ops", "load", "model"],
+    "engine": ["base", "num", "tensor", "ops", "load", "model", "text", "sched"],
     "sched": ["base"],
     "serve": ["base", "text", "sched", "engine"],
     "apps": ["base", "num", "tensor", "ops", "load", "model", "text", "engine", "serve"],

@@ -13,8 +13,8 @@ namespace perigee::text {
 class Constraint {
  public:
   virtual ~Constraint() = default;
-  // Sets bit i of word i / 32 for every allowed id i < 32 * mask.size(). Returns false, and leaves the mask alone, when every id is
-  // allowed at present (free text, the think channel).
+  // Sets bit i of word i / 32 for every allowed id i < 32 * mask.size(). Returns false, and leaves the mask alone, when every id
+  // is allowed at present (free text, the think channel).
   virtual bool fill_mask(std::span<uint32_t> mask) = 0;
   virtual void accept(int32_t id) = 0;
   // Takes back the last `tokens` accepted ones (a rejected draft).
