@@ -8,8 +8,8 @@
 // request, whatever its length). Layers with pages that see the same tokens form one group; layers with states are dealt into
 // groups of about as many layers. A group's row holds, tightly and in order, all pages of its layers for one block of tokens
 // (kind by kind: every layer's latents, then every layer's keys), or all states of its layers. A row is as long as the longest
-// group's, and a block is the smallest power of two of tokens whose pages are at least as long as the states, so that states waste no room
-// that pages could use, and blocks of engines with different state sizes divide one another.
+// group's, and a block is the smallest power of two of tokens whose pages are at least as long as the states, so that states
+// waste no room that pages could use, and blocks of engines with different state sizes divide one another.
 #pragma once
 
 #include <cstdint>

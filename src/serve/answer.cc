@@ -10,7 +10,9 @@ using text::StopCause;
 
 namespace {
 
-bool contains(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+bool contains(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
 
 void add_piece(OutputEvent::Kind kind, int call, std::string text, std::vector<OutputEvent>& pieces) {
   const bool is_text = kind == OutputEvent::Kind::kReasoning || kind == OutputEvent::Kind::kContent ||
@@ -41,7 +43,9 @@ Answer::Answer(const text::Tokenizer& tokenizer, std::shared_ptr<const AnswerRul
   if (!rules_->raw) parser_.emplace(tokenizer, parser_options(*rules_));
 }
 
-bool Answer::spoke() const { return !parser_.has_value() || parser_->result().content.has_value(); }
+bool Answer::spoke() const {
+  return !parser_.has_value() || parser_->result().content.has_value();
+}
 
 Status Answer::push(int32_t id, std::vector<OutputEvent>& pieces) {
   if (over_) return {};
@@ -134,8 +138,9 @@ void Answer::finish(StopCause cause, std::vector<OutputEvent>& pieces) {
   content(plain_.flush(), pieces);
   if (over_) return;
   release(pieces);
-  end(cause == StopCause::kLength ? FinishReason::kLength
-                                  : cause == StopCause::kAbort ? FinishReason::kAbort : FinishReason::kStop);
+  end(cause == StopCause::kLength  ? FinishReason::kLength
+      : cause == StopCause::kAbort ? FinishReason::kAbort
+                                   : FinishReason::kStop);
 }
 
 }  // namespace perigee::serve

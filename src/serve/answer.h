@@ -1,6 +1,6 @@
-// What    One answer while it is made: sampled tokens in, certain pieces of reasoning, content and tool calls out, and why it ended.
-//         The pieces together are the same however the tokens were grouped. Stop strings are searched in content alone
-//         (in a raw answer: in its whole text), never in markers, reasoning or arguments.
+// What    One answer while it is made: sampled tokens in, certain pieces of reasoning, content and tool calls out,
+//         and why it ended. The pieces together are the same however the tokens were grouped. Stop strings are
+//         searched in content alone (in a raw answer: in its whole text), never in markers, reasoning or arguments.
 // Owner   serve.
 // Threads One answer, one thread at a time; the tokenizer must outlive it.
 // Errors  An id outside the vocabulary is a Status; nothing changes then.
@@ -20,13 +20,14 @@
 namespace perigee::serve {
 
 struct AnswerRules {
-  bool raw = false;           // no channels: all text is content
-  bool thinking = true;       // the prompt ended inside the think channel
-  bool drop_calls = false;    // tool_choice none
-  bool one_call = false;      // parallel_tool_calls false: over after the first call
+  bool raw = false;         // no channels: all text is content
+  bool thinking = true;     // the prompt ended inside the think channel
+  bool drop_calls = false;  // tool_choice none
+  bool one_call = false;    // parallel_tool_calls false: over after the first call
   bool drop_reasoning = false;
-  bool skip_hidden = true;    // raw only
-  bool score_only = false;    // the client wants the prompt's log-probabilities and no token: the first ends it, uncounted
+  bool skip_hidden = true;  // raw only
+  bool score_only =
+      false;  // the client wants the prompt's log-probabilities and no token: the first ends it, uncounted
   bool ignore_end = false;    // ignore_eos: the model's own end ids are passed over
   bool include_stop = false;  // the stop string stays in the text
   int64_t min_tokens = 0;     // stop strings count after that many

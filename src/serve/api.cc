@@ -16,11 +16,15 @@ Api::Api(ApiOptions options, engine::Backend& backend, const text::Tokenizer& to
 
 Api::~Api() = default;
 
-void Api::settle() { core_->delivery.settle(); }
+void Api::settle() {
+  core_->delivery.settle();
+}
 
 std::vector<ApiRoute> Api::routes() {
   const auto bound = [this](auto handler) {
-    return [core = core_.get(), handler](const HttpRequest& request, const ReplyPtr& reply) { handler(*core, request, reply); };
+    return [core = core_.get(), handler](const HttpRequest& request, const ReplyPtr& reply) {
+      handler(*core, request, reply);
+    };
   };
   return {
       {"POST", "/v1/chat/completions", bound(chat_completions), true},

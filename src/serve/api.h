@@ -1,8 +1,9 @@
-// What    The APIs of the server as a list of routes: OpenAI's chat completions, completions and responses, Anthropic's messages,
-//         token-in/token-out generation, models and the tokenizer.
+// What    The APIs of the server as a list of routes: OpenAI's chat completions, completions and responses,
+//         Anthropic's messages, token-in/token-out generation, models and the tokenizer.
 // Owner   serve. `apps` makes one and gives its routes to the HTTP server.
-// Threads Handlers may be called from any thread, many at a time. The Api must outlive the server's last call, and the backend and
-//         the tokenizer must outlive the Api; no request of it may still run on the backend when it goes.
+// Threads Handlers may be called from any thread, many at a time. The Api must outlive the server's last call, and
+//         the backend and the tokenizer must outlive the Api; no request of it may still run on the backend when it
+//         goes.
 // Errors  Bad requests are answered with 4xx here and reach no other room.
 #pragma once
 

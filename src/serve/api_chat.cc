@@ -19,7 +19,7 @@ namespace {
 struct ChatReply {
   ApiCore* core = nullptr;
   CommonFields common;
-  std::string head;  // {"id":..,"object":..,"created":..,"model":..
+  std::string head;                 // {"id":..,"object":..,"created":..,"model":..
   std::vector<int32_t> prompt_ids;  // if they are to be returned
   std::string prompt_text;
 
@@ -105,8 +105,9 @@ class ChatStream {
         append_quoted(piece.text, out_);
         return;
       case OutputEvent::Kind::kCallBegin:
-        out_ += fmt::format("\"tool_calls\":[{{\"index\":{},\"id\":\"{}\",\"type\":\"function\",\"function\":{{\"name\":",
-                            piece.call, call_id(base_.common.request_id, choice.index, piece.call));
+        out_ += fmt::format(
+            "\"tool_calls\":[{{\"index\":{},\"id\":\"{}\",\"type\":\"function\",\"function\":{{\"name\":", piece.call,
+            call_id(base_.common.request_id, choice.index, piece.call));
         append_quoted(piece.text, out_);
         out_ += ",\"arguments\":\"\"}}]";
         return;
@@ -256,7 +257,8 @@ void check_fixed_sampling(Fields& fields, bool thinking, CommonFields& common) {
   const std::pair<const char*, double> fixed[] = {
       {"temperature", temperature}, {"top_p", 0.95}, {"presence_penalty", 0}, {"frequency_penalty", 0}, {"n", 1}};
   for (const auto& [key, value] : fixed) {
-    if (fields.number(key, value, -1e9, 1e9) != value) fields.fail(key, fmt::format("must be {} for this model", value));
+    if (fields.number(key, value, -1e9, 1e9) != value)
+      fields.fail(key, fmt::format("must be {} for this model", value));
   }
   common.sampling.temperature = temperature;
   common.sampling.top_p = 0.95;

@@ -10,11 +10,13 @@ using namespace testing;
 
 constexpr const char* kPath = "/v1/chat/completions";
 constexpr const char* kPlain =
-    "Let me think.<|close|>think<|sep|><|open|>response<|sep|>Hello, world!<|close|>response<|sep|><|close|>message<|sep|>"
+    "Let me think.<|close|>think<|sep|><|open|>response<|sep|>Hello, "
+    "world!<|close|>response<|sep|><|close|>message<|sep|>"
     "<|end_of_msg|>";
 constexpr const char* kCalls =
     "Hm.<|close|>think<|sep|><|open|>response<|sep|>Looking.<|close|>response<|sep|><|open|>tools<|sep|>"
-    "<|open|>call tool=\"find\" index=\"1\"<|sep|><|open|>argument key=\"q\" type=\"string\"<|sep|>a \"b\"\n<|close|>argument<|sep|>"
+    "<|open|>call tool=\"find\" index=\"1\"<|sep|><|open|>argument key=\"q\" type=\"string\"<|sep|>a "
+    "\"b\"\n<|close|>argument<|sep|>"
     "<|open|>argument key=\"n\" type=\"number\"<|sep|>3<|close|>argument<|sep|><|close|>call<|sep|>"
     "<|open|>call tool=\"stop\" index=\"2\"<|sep|><|close|>call<|sep|>"
     "<|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>";
@@ -146,7 +148,8 @@ TEST(Chat, ParallelToolCallsFalseStopsAfterTheFirstCall) {
   EXPECT_EQ(at(value, "choices.0.message.tool_calls").items().size(), 1u);
   EXPECT_EQ(text_at(value, "choices.0.finish_reason"), "tool_calls");
   EXPECT_EQ(bench.backend.cancelled(), std::vector<size_t>{0});
-  EXPECT_LT(at(value, "usage.completion_tokens").as_int64().value(), static_cast<int64_t>(ApiBench::ids(kCalls).size()));
+  EXPECT_LT(at(value, "usage.completion_tokens").as_int64().value(),
+            static_cast<int64_t>(ApiBench::ids(kCalls).size()));
 }
 
 TEST(Chat, ToolChoiceNoneDropsCallsAndFinishesWithStop) {
@@ -174,8 +177,10 @@ TEST(Chat, MaxTokensInsideThinkingGivesReasoningNullContentAndLength) {
 
 TEST(Chat, AnIncompleteCallIsNoCallAndFinishesWithLength) {
   ApiBench bench;
-  bench.answer("<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool=\"find\" index=\"1\"<|sep|>"
-               "<|open|>argument key=\"q\" type=\"string\"<|sep|>abc", RequestEnd::kLength);
+  bench.answer(
+      "<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool=\"find\" index=\"1\"<|sep|>"
+      "<|open|>argument key=\"q\" type=\"string\"<|sep|>abc",
+      RequestEnd::kLength);
   const Json reply = bench.post_json(kPath, ask(kTools));
   EXPECT_TRUE(at(reply, "choices.0.message.tool_calls").is_null());
   EXPECT_EQ(text_at(reply, "choices.0.finish_reason"), "length");
@@ -184,8 +189,9 @@ TEST(Chat, AnIncompleteCallIsNoCallAndFinishesWithLength) {
 
 TEST(Chat, ALongStringArgumentIsStreamedFromItsFirstStepOn) {
   ApiBench bench;
-  const std::string head = "<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool=\"find\" index=\"1\"<|sep|>"
-                           "<|open|>argument key=\"q\" type=\"string\"<|sep|>";
+  const std::string head =
+      "<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool=\"find\" index=\"1\"<|sep|>"
+      "<|open|>argument key=\"q\" type=\"string\"<|sep|>";
   std::string big;
   for (int i = 0; i < 20000; ++i) big += "word ";
   bench.answer_by_hand(head + big);
@@ -230,7 +236,8 @@ TEST(Chat, NoEmptyChunkIsSentWhileTextIsHeldForAStopString) {
 TEST(Chat, AStopStringIsNotMatchedInReasoningMarkersOrArguments) {
   ApiBench bench;
   bench.answer(kCalls);
-  const Json reply = bench.post_json(kPath, ask(std::string(kTools) + R"(,"stop":["think","Hm","response","tools","call","b"])"));
+  const Json reply =
+      bench.post_json(kPath, ask(std::string(kTools) + R"(,"stop":["think","Hm","response","tools","call","b"])"));
   EXPECT_EQ(text_at(reply, "choices.0.message.content"), "Looking.");
   EXPECT_EQ(at(reply, "choices.0.message.tool_calls").items().size(), 2u);
   EXPECT_EQ(text_at(reply, "choices.0.message.reasoning"), "Hm.");
@@ -255,7 +262,8 @@ TEST(Chat, SeveralChoicesShareASeedAndDifferInTheirNumber) {
     EXPECT_EQ(bench.backend.request(i).sampling.choice, static_cast<int64_t>(i));
     EXPECT_EQ(bench.backend.request(i).prompt, bench.backend.request(0).prompt);
   }
-  EXPECT_EQ(at(reply, "usage.prompt_tokens").as_int64().value(), static_cast<int64_t>(bench.backend.request(0).prompt.size()))
+  EXPECT_EQ(at(reply, "usage.prompt_tokens").as_int64().value(),
+            static_cast<int64_t>(bench.backend.request(0).prompt.size()))
       << "the prompt counts once";
 }
 
@@ -263,7 +271,8 @@ TEST(Chat, SixteenParallelStreamsDoNotMix) {
   ApiBench bench;
   bench.backend.script = [](const auto&, size_t) { return Script{.ids = ApiBench::ids(kCalls), .by_hand = true}; };
   std::vector<std::shared_ptr<RecordingReply>> replies;
-  for (int i = 0; i < 16; ++i) replies.push_back(bench.send("POST", kPath, ask(std::string(kTools) + R"(,"stream":true)")));
+  for (int i = 0; i < 16; ++i)
+    replies.push_back(bench.send("POST", kPath, ask(std::string(kTools) + R"(,"stream":true)")));
   const size_t tokens = ApiBench::ids(kCalls).size();
   for (size_t at = 0; at < tokens; ++at) {
     for (size_t i = 0; i < 16; ++i) {
@@ -283,7 +292,8 @@ TEST(Chat, LogprobsCarryBytesAndAFloorForMinusInfinity) {
   bench.answer("<|close|>think<|sep|><|open|>response<|sep|>\xF0\x9F\x99\x82<|end_of_msg|>");
   const std::string body = bench.post(kPath, ask(R"("logprobs":true,"top_logprobs":2)"))->body();
   const Json entries = at(json_of(body), "choices.0.logprobs.content");
-  const std::vector<int32_t> ids = ApiBench::ids("<|close|>think<|sep|><|open|>response<|sep|>\xF0\x9F\x99\x82<|end_of_msg|>");
+  const std::vector<int32_t> ids =
+      ApiBench::ids("<|close|>think<|sep|><|open|>response<|sep|>\xF0\x9F\x99\x82<|end_of_msg|>");
   ASSERT_EQ(entries.items().size(), ids.size());
   std::string bytes;
   for (const Json& entry : entries.items()) {

@@ -1,4 +1,5 @@
-// POST /v1/completions: raw text or token ids in, text out; log-probabilities of prompts as evaluation harnesses ask for them.
+// POST /v1/completions: raw text or token ids in, text out; log-probabilities of prompts as evaluation harnesses ask
+// for them.
 #include <ctime>
 #include <utility>
 
@@ -21,17 +22,18 @@ struct TextReply {
   std::string head;
   bool echo = false;
   bool score_only = false;
-  int64_t shown_prompt_logprobs = -1;          // as the client asked; echo may need them on its own
-  std::vector<std::vector<int32_t>> prompts;   // if echoed or returned
+  int64_t shown_prompt_logprobs = -1;         // as the client asked; echo may need them on its own
+  std::vector<std::vector<int32_t>> prompts;  // if echoed or returned
 };
 
 // One choice's text and the log-probabilities that go with it, as far as not yet written.
 class TextChoice {
  public:
   explicit TextChoice(const TextReply& base)
-      : base_(&base), logprobs_(*base.core->tokenizer, {.top = base.common.logprobs,
-                                                        .skip_hidden = base.common.skip_hidden,
-                                                        .as_ids = base.common.tokens_as_ids}) {}
+      : base_(&base),
+        logprobs_(*base.core->tokenizer, {.top = base.common.logprobs,
+                                          .skip_hidden = base.common.skip_hidden,
+                                          .as_ids = base.common.tokens_as_ids}) {}
 
   void add(const Choice& choice, std::vector<TokenLogprob>& tokens, const std::vector<OutputEvent>& pieces) {
     if (!begun_) begin(choice);

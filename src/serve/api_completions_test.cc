@@ -10,7 +10,9 @@ using namespace testing;
 
 constexpr const char* kPath = "/v1/completions";
 
-std::vector<int32_t> word_ids(std::string_view text) { return text::testing::demo_tokenizer().encode_text(text); }
+std::vector<int32_t> word_ids(std::string_view text) {
+  return text::testing::demo_tokenizer().encode_text(text);
+}
 std::string list_of(const std::vector<int32_t>& ids) {
   std::string out = "[";
   for (size_t i = 0; i < ids.size(); ++i) out += (i > 0 ? "," : "") + std::to_string(ids[i]);
@@ -21,7 +23,8 @@ TEST(Completions, TextPromptsIdsAndListsOfBothAreTaken) {
   ApiBench bench;
   bench.answer(" there<|end_of_msg|>");
   const std::vector<int32_t> ids = word_ids("Hello");
-  for (const std::string& prompt : {std::string("\"Hello\""), std::string("[\"Hello\"]"), list_of(ids), "[" + list_of(ids) + "]"}) {
+  for (const std::string& prompt :
+       {std::string("\"Hello\""), std::string("[\"Hello\"]"), list_of(ids), "[" + list_of(ids) + "]"}) {
     bench.backend.forget();
     const Json reply = bench.post_json(kPath, "{\"prompt\":" + prompt + "}");
     EXPECT_EQ(text_at(reply, "choices.0.text"), " there") << prompt;
@@ -36,7 +39,8 @@ TEST(Completions, TextPromptsIdsAndListsOfBothAreTaken) {
 
 TEST(Completions, EmptyPromptsAndIdsOutOfRangeAreRefused) {
   ApiBench bench;
-  for (const char* prompt : {"\"\"", "[]", "[[]]", "[\"\"]", "[-1]", "[99999999]", "[1.5]", "{}", "null", "[[1],\"a\",3]"}) {
+  for (const char* prompt :
+       {"\"\"", "[]", "[[]]", "[\"\"]", "[-1]", "[99999999]", "[1.5]", "{}", "null", "[[1],\"a\",3]"}) {
     const auto reply = bench.post(kPath, std::string("{\"prompt\":") + prompt + "}");
     EXPECT_EQ(reply->status(), 400) << prompt;
     EXPECT_EQ(text_at(json_of(reply->body()), "error.param"), "prompt") << reply->body();
@@ -51,8 +55,8 @@ TEST(Completions, EchoWithLogprobsScoresThePromptAsHarnessesAsk) {
   for (const char* max_tokens : {"1", "0"}) {
     bench.backend.forget();
     const Json reply = bench.post_json(
-        kPath, "{\"prompt\":[" + list_of(ids) + "],\"echo\":true,\"logprobs\":2,\"temperature\":0,\"seed\":1,\"max_tokens\":" +
-                   max_tokens + "}");
+        kPath, "{\"prompt\":[" + list_of(ids) +
+                   "],\"echo\":true,\"logprobs\":2,\"temperature\":0,\"seed\":1,\"max_tokens\":" + max_tokens + "}");
     const size_t made = max_tokens[0] == '1' ? 1 : 0;
     EXPECT_EQ(text_at(reply, "choices.0.text"), std::string("The cat sat on the mat") + (made == 1 ? "x" : ""));
     const Json logprobs = at(reply, "choices.0.logprobs");
@@ -106,14 +110,16 @@ TEST(Generate, TokensGoInAndComeOut) {
   ApiBench bench;
   bench.answer("ab cd<|end_of_msg|>");
   const std::vector<int32_t> ids = ApiBench::ids("ab cd<|end_of_msg|>");
-  const Json reply = bench.post_json("/inference/v1/generate",
-                                     R"({"token_ids":[1,2,3],"sampling_params":{"max_tokens":9,"logprobs":1,"temperature":0.5}})");
+  const Json reply =
+      bench.post_json("/inference/v1/generate",
+                      R"({"token_ids":[1,2,3],"sampling_params":{"max_tokens":9,"logprobs":1,"temperature":0.5}})");
   EXPECT_EQ(text_at(reply, "choices.0.token_ids"), text::print_json(json_of(list_of(ids))));
   EXPECT_EQ(at(reply, "choices.0.logprobs.content").items().size(), ids.size());
   EXPECT_EQ(bench.backend.request(0).prompt, (std::vector<int32_t>{1, 2, 3}));
   EXPECT_EQ(bench.backend.request(0).max_tokens, 9);
   EXPECT_EQ(bench.backend.request(0).sampling.temperature, 0.5);
-  const auto stopped = bench.post_json("/inference/v1/generate", R"({"token_ids":[1],"sampling_params":{"stop":"b c"}})");
+  const auto stopped =
+      bench.post_json("/inference/v1/generate", R"({"token_ids":[1],"sampling_params":{"stop":"b c"}})");
   EXPECT_EQ(text_at(stopped, "choices.0.stop_reason"), "b c") << "stop strings hold without text too";
   bool done = false;
   const auto stream = bench.post("/inference/v1/generate", R"({"token_ids":[1],"stream":true})");

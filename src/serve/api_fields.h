@@ -1,5 +1,5 @@
-// What    Reads the members of a request's JSON object one by one. The first thing that is wrong is kept as the answer to the
-//         client, and every later read gives its fallback, so that a reader is a plain list of fields.
+// What    Reads the members of a request's JSON object one by one. The first thing that is wrong is kept as the
+//         answer to the client, and every later read gives its fallback, so that a reader is a plain list of fields.
 // Owner   serve.
 // Threads One reader, one thread; the object must outlive it.
 // Errors  error(): 400 with one sentence and the field's name.

@@ -109,7 +109,8 @@ void append_chat_logprobs(const text::Tokenizer& tokenizer, std::span<const engi
 }
 
 void append_prompt_logprobs(const text::Tokenizer& tokenizer,
-                            std::span<const std::optional<engine::TokenLogprob>> prompt, int64_t most, std::string& out) {
+                            std::span<const std::optional<engine::TokenLogprob>> prompt, int64_t most,
+                            std::string& out) {
   out += '[';
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (i > 0) out += ',';
@@ -188,6 +189,8 @@ void end_stream_with_error(Reply& reply, const ApiError& error) {
   reply.end();
 }
 
-Headers stream_headers() { return {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}; }
+Headers stream_headers() {
+  return {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+}
 
 }  // namespace perigee::serve

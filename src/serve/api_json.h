@@ -1,4 +1,5 @@
-// What    The pieces of JSON that several replies have in common, appended to a string; and frames of server-sent events.
+// What    The pieces of JSON that several replies have in common, appended to a string; and frames of server-sent
+//         events.
 // Owner   serve.
 // Threads Pure functions.
 // Errors  None.
@@ -35,10 +36,11 @@ void append_chat_logprobs(const text::Tokenizer& tokenizer, std::span<const engi
                           std::string& out);
 // [null,{"id":{"logprob":..,"rank":..,"decoded_token":..}},...] with at most `most` alternatives of each.
 void append_prompt_logprobs(const text::Tokenizer& tokenizer,
-                            std::span<const std::optional<engine::TokenLogprob>> prompt, int64_t most, std::string& out);
+                            std::span<const std::optional<engine::TokenLogprob>> prompt, int64_t most,
+                            std::string& out);
 
 struct Usage {
-  int64_t prompt = 0;      // of each prompt once
+  int64_t prompt = 0;  // of each prompt once
   int64_t cached = 0;
   int64_t completion = 0;  // of all choices
   int64_t reasoning = 0;

@@ -25,12 +25,15 @@ std::string error_json(const ApiError& error) {
                      error.status >= 500 ? "api_error" : error_type(error.status), quoted(error.message));
 }
 
-void send_message_error(Reply& reply, const ApiError& error) { reply.send(error.status, kJsonType, error_json(error), {}); }
+void send_message_error(Reply& reply, const ApiError& error) {
+  reply.send(error.status, kJsonType, error_json(error), {});
+}
 
 // Cached tokens are told apart from those that were read anew.
 void append_message_usage(const Usage& usage, bool with_output, std::string& out) {
-  out += fmt::format("{{\"input_tokens\":{},\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":{},\"output_tokens\":{}}}",
-                     usage.prompt - usage.cached, usage.cached, with_output ? usage.completion : 0);
+  out += fmt::format(
+      "{{\"input_tokens\":{},\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":{},\"output_tokens\":{}}}",
+      usage.prompt - usage.cached, usage.cached, with_output ? usage.completion : 0);
 }
 
 std::string stop_words(const Answer& answer) {
@@ -59,7 +62,8 @@ class MessageStream {
     for (const OutputEvent& piece : pieces) put(choice, piece);
     if (choice.answer.over()) {
       close_block();
-      out_ += "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{" + stop_words(choice.answer) + "},\"usage\":";
+      out_ += "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{" + stop_words(choice.answer) +
+              "},\"usage\":";
       append_message_usage(usage_of(choice), true, out_);
       out_ += "}\n\n";
     }
@@ -92,9 +96,9 @@ class MessageStream {
         return delta("text_delta", "text", piece.text);
       case OutputEvent::Kind::kCallBegin:
         close_block();
-        return open_block(Block::kTool, fmt::format("{{\"type\":\"tool_use\",\"id\":\"{}\",\"name\":{},\"input\":{{}}}}",
-                                                    call_id(base_.common.request_id, choice.index, piece.call),
-                                                    quoted(piece.text)));
+        return open_block(Block::kTool,
+                          fmt::format("{{\"type\":\"tool_use\",\"id\":\"{}\",\"name\":{},\"input\":{{}}}}",
+                                      call_id(base_.common.request_id, choice.index, piece.call), quoted(piece.text)));
       case OutputEvent::Kind::kArguments:
         return delta("input_json_delta", "partial_json", piece.text);
       case OutputEvent::Kind::kCallEnd:
@@ -109,16 +113,18 @@ class MessageStream {
     close_block();
     block_ = block;
     out_ += fmt::format(
-        "event: content_block_start\ndata: {{\"type\":\"content_block_start\",\"index\":{},\"content_block\":{}}}\n\n", index_,
-        content);
-    head_ = fmt::format("event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{},\"delta\":{{\"type\":\"",
-                        index_);
+        "event: content_block_start\ndata: {{\"type\":\"content_block_start\",\"index\":{},\"content_block\":{}}}\n\n",
+        index_, content);
+    head_ = fmt::format(
+        "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{},\"delta\":{{\"type\":\"",
+        index_);
   }
 
   void close_block() {
     if (block_ == Block::kNone) return;
     if (block_ == Block::kThinking) delta("signature_delta", "signature", "");
-    out_ += fmt::format("event: content_block_stop\ndata: {{\"type\":\"content_block_stop\",\"index\":{}}}\n\n", index_);
+    out_ +=
+        fmt::format("event: content_block_stop\ndata: {{\"type\":\"content_block_stop\",\"index\":{}}}\n\n", index_);
     ++index_;
     block_ = Block::kNone;
   }
@@ -179,7 +185,8 @@ class MessageWhole {
   Collected answer_;
 };
 
-std::optional<ApiError> read_message(ApiCore& core, const HttpRequest& request, Job& job, MessageReply& base, bool only_count) {
+std::optional<ApiError> read_message(ApiCore& core, const HttpRequest& request, Job& job, MessageReply& base,
+                                     bool only_count) {
   const Result<Json> body = parse_body(request);
   if (!body.ok()) return api_error(body.error());
   Fields fields(*body);

@@ -178,14 +178,16 @@ class MessagesReader {
       const std::string* type = string_member(tool, "type");
       const Json* schema = tool.find_set("input_schema");
       const std::string field = fmt::format("tools[{}]", i);
-      if (type != nullptr && *type != "custom") return fields_.fail(field + ".type", "must be custom: this server runs no tools");
+      if (type != nullptr && *type != "custom")
+        return fields_.fail(field + ".type", "must be custom: this server runs no tools");
       if (schema == nullptr || !schema->is_object()) return fields_.fail(field + ".input_schema", "must be an object");
       Members function;
       for (const char* key : {"name", "description", "strict"}) {
         if (const Json* value = tool.find_set(key); value != nullptr) function.emplace_back(key, *value);
       }
       function.emplace_back("parameters", *schema);
-      out.push_back(Json::object({{"type", Json::string("function")}, {"function", Json::object(std::move(function))}}));
+      out.push_back(
+          Json::object({{"type", Json::string("function")}, {"function", Json::object(std::move(function))}}));
     }
     others_.emplace_back("tools", Json::array(std::move(out)));
   }
@@ -238,6 +240,8 @@ class MessagesReader {
 
 }  // namespace
 
-MessagesChat chat_of_messages(Fields& fields) { return MessagesReader(fields).read(); }
+MessagesChat chat_of_messages(Fields& fields) {
+  return MessagesReader(fields).read();
+}
 
 }  // namespace perigee::serve

@@ -15,7 +15,8 @@ ApiError too_long(int64_t prompt_tokens, int64_t new_tokens, int64_t context) {
   ApiError error;
   error.code = "context_length_exceeded";
   error.message = fmt::format(
-      "the maximum context length is {} tokens, but the request needs {}: {} of the prompt and {} to generate; shorten the "
+      "the maximum context length is {} tokens, but the request needs {}: {} of the prompt and {} to generate; shorten "
+      "the "
       "prompt or lower max_tokens",
       context, prompt_tokens + new_tokens, prompt_tokens, new_tokens);
   return error;
@@ -125,7 +126,8 @@ std::optional<ApiError> plan_lengths(const ApiCore& core, Job& job) {
     ApiError error;
     error.param = "prompt_logprobs";
     error.message = fmt::format(
-        "prompt_logprobs for this prompt would take about {} bytes; at most {} are allowed: ask for fewer alternatives or "
+        "prompt_logprobs for this prompt would take about {} bytes; at most {} are allowed: ask for fewer alternatives "
+        "or "
         "send a shorter prompt",
         prompt_bytes, core.options.limits.prompt_logprob_bytes_max);
     return error;

@@ -1,4 +1,5 @@
-// What    From a request to a job: the conversation as token ids, how long the answer may be, what constrains it; and the start of it.
+// What    From a request to a job: the conversation as token ids, how long the answer may be, what constrains it; and
+//         the start of it.
 // Owner   serve.
 // Threads Handlers' threads.
 // Errors  An ApiError with the field's name.

@@ -9,11 +9,13 @@ using engine::RequestEnd;
 using namespace testing;
 
 constexpr const char* kPlain =
-    "Let me think.<|close|>think<|sep|><|open|>response<|sep|>Hello, world!<|close|>response<|sep|><|close|>message<|sep|>"
+    "Let me think.<|close|>think<|sep|><|open|>response<|sep|>Hello, "
+    "world!<|close|>response<|sep|><|close|>message<|sep|>"
     "<|end_of_msg|>";
 constexpr const char* kCall =
     "Hm.<|close|>think<|sep|><|open|>response<|sep|>Looking.<|close|>response<|sep|><|open|>tools<|sep|>"
-    "<|open|>call tool=\"find\" index=\"1\"<|sep|><|open|>argument key=\"q\" type=\"string\"<|sep|>a \"b\"<|close|>argument<|sep|>"
+    "<|open|>call tool=\"find\" index=\"1\"<|sep|><|open|>argument key=\"q\" type=\"string\"<|sep|>a "
+    "\"b\"<|close|>argument<|sep|>"
     "<|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>";
 
 std::vector<std::string> event_names(const std::string& body) {
@@ -26,7 +28,8 @@ std::vector<std::string> event_names(const std::string& body) {
 }
 
 std::string messages_request(const std::string& more = "") {
-  return R"({"model":"demo","max_tokens":50,"messages":[{"role":"user","content":"Hi"}])" + (more.empty() ? "" : "," + more) + "}";
+  return R"({"model":"demo","max_tokens":50,"messages":[{"role":"user","content":"Hi"}])" +
+         (more.empty() ? "" : "," + more) + "}";
 }
 constexpr const char* kMessagesTools = R"("tools":[{"name":"find","input_schema":{"type":"object"}}])";
 constexpr const char* kResponsesTools = R"("tools":[{"type":"function","name":"find","parameters":{"type":"object"}}])";
@@ -85,12 +88,18 @@ TEST(Messages, StopSequencesAndLengthsHaveTheirReasons) {
 TEST(Messages, TheHistoryIsThatOfAnEqualChatRequest) {
   ApiBench bench;
   bench.answer(kPlain);
-  bench.post("/v1/messages", R"({"max_tokens":5,"system":[{"type":"text","text":"Be brief."}],)" + std::string(kMessagesTools) +
-      R"(,"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":[{"type":"thinking","thinking":"T","signature":""},
+  bench.post(
+      "/v1/messages",
+      R"({"max_tokens":5,"system":[{"type":"text","text":"Be brief."}],)" + std::string(kMessagesTools) +
+          R"(,"messages":[{"role":"user","content":"Hi"},{"role":"assistant",
+      "content":[{"type":"thinking","thinking":"T","signature":""},
       {"type":"text","text":"Wait."},{"type":"tool_use","id":"c1","name":"find","input":{"q":1}}]},
-      {"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":"found"},{"type":"text","text":"Go on"}]}]})");
-  bench.post("/v1/chat/completions", R"({"tools":[{"type":"function","function":{"name":"find","parameters":{"type":"object"}}}],
-      "messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"},{"role":"assistant","reasoning":"T",
+      {"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":"found"},
+      {"type":"text","text":"Go on"}]}]})");
+  bench.post("/v1/chat/completions",
+             R"({"tools":[{"type":"function","function":{"name":"find","parameters":{"type":"object"}}}],
+      "messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"},
+      {"role":"assistant","reasoning":"T",
       "content":"Wait.","tool_calls":[{"id":"c1","function":{"name":"find","arguments":"{\"q\":1}"}}]},
       {"role":"tool","tool_call_id":"c1","content":"found"},{"role":"user","content":"Go on"}]})");
   ASSERT_EQ(bench.backend.requests(), 2u);
@@ -140,7 +149,8 @@ TEST(Messages, AFailureInsideAStreamIsAnErrorEvent) {
 TEST(Responses, AWholeAnswerIsAListOfItems) {
   ApiBench bench;
   bench.answer(kCall);
-  const Json reply = bench.post_json("/v1/responses", R"({"input":"Hi","metadata":{"a":"b"},)" + std::string(kResponsesTools) + "}");
+  const Json reply =
+      bench.post_json("/v1/responses", R"({"input":"Hi","metadata":{"a":"b"},)" + std::string(kResponsesTools) + "}");
   EXPECT_EQ(text_at(reply, "object"), "response");
   EXPECT_EQ(text_at(reply, "status"), "completed");
   EXPECT_EQ(text_at(reply, "output.0.content.0.text"), "Hm.");
@@ -163,14 +173,25 @@ TEST(Responses, AStreamNumbersItsEventsAndHoldsTheWholeAnswerAtItsEnd) {
     EXPECT_EQ(at(event, "sequence_number").as_int64().value(), next++);
     if (text_at(event, "type") == "response.function_call_arguments.delta") arguments += text_at(event, "delta");
   }
-  const std::vector<std::string> expected = {
-      "response.created", "response.in_progress",
-      "response.output_item.added", "response.content_part.added", "response.reasoning_text.delta", "response.reasoning_text.done",
-      "response.content_part.done", "response.output_item.done",
-      "response.output_item.added", "response.content_part.added", "response.output_text.delta", "response.output_text.done",
-      "response.content_part.done", "response.output_item.done",
-      "response.output_item.added", "response.function_call_arguments.delta", "response.function_call_arguments.done",
-      "response.output_item.done", "response.completed"};
+  const std::vector<std::string> expected = {"response.created",
+                                             "response.in_progress",
+                                             "response.output_item.added",
+                                             "response.content_part.added",
+                                             "response.reasoning_text.delta",
+                                             "response.reasoning_text.done",
+                                             "response.content_part.done",
+                                             "response.output_item.done",
+                                             "response.output_item.added",
+                                             "response.content_part.added",
+                                             "response.output_text.delta",
+                                             "response.output_text.done",
+                                             "response.content_part.done",
+                                             "response.output_item.done",
+                                             "response.output_item.added",
+                                             "response.function_call_arguments.delta",
+                                             "response.function_call_arguments.done",
+                                             "response.output_item.done",
+                                             "response.completed"};
   EXPECT_EQ(event_names(reply->body()), expected);
   const Json whole = bench.post_json("/v1/responses", R"({"input":"Hi",)" + tools + "}");
   EXPECT_EQ(at(events.back(), "response.output"), at(whole, "output"));
@@ -186,8 +207,10 @@ TEST(Responses, TheHistoryIsThatOfAnEqualChatRequest) {
       {"type":"message","role":"assistant","content":[{"type":"output_text","text":"Wait."}]},
       {"type":"function_call","call_id":"c1","name":"find","arguments":"{\"q\":1}"},
       {"type":"function_call_output","call_id":"c1","output":"found"}]})");
-  bench.post("/v1/chat/completions", R"({"tools":[{"type":"function","function":{"name":"find","parameters":{"type":"object"}}}],
-      "messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"},{"role":"assistant","reasoning":"T",
+  bench.post("/v1/chat/completions",
+             R"({"tools":[{"type":"function","function":{"name":"find","parameters":{"type":"object"}}}],
+      "messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"},
+      {"role":"assistant","reasoning":"T",
       "content":"Wait.","tool_calls":[{"id":"c1","function":{"name":"find","arguments":"{\"q\":1}"}}]},
       {"role":"tool","tool_call_id":"c1","content":"found"}]})");
   ASSERT_EQ(bench.backend.requests(), 2u);
@@ -199,9 +222,10 @@ TEST(Responses, AStoredResponseIs404AndWrongRequestsAre400) {
   EXPECT_EQ(bench.post("/v1/responses", R"({"input":"a","previous_response_id":"resp_1"})")->status(), 404);
   for (const char* body :
        {R"({})", R"({"input":""})", R"({"input":[]})", R"({"input":[{"type":"item_reference","id":"x"}]})",
-        R"({"input":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]})", R"({"input":"a","background":true})",
-        R"({"input":"a","truncation":"auto"})", R"({"input":"a","tools":[{"type":"web_search"}]})",
-        R"({"input":"a","max_output_tokens":0})", R"({"input":"a","text":{"format":{"type":"odd"}}})",
+        R"({"input":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]})",
+        R"({"input":"a","background":true})", R"({"input":"a","truncation":"auto"})",
+        R"({"input":"a","tools":[{"type":"web_search"}]})", R"({"input":"a","max_output_tokens":0})",
+        R"({"input":"a","text":{"format":{"type":"odd"}}})",
         R"({"input":"a","text":{"format":{"type":"json_object"}}})", R"({"input":"a","conversation":"c"})"}) {
     EXPECT_EQ(bench.post("/v1/responses", body)->status(), 400) << body;
   }
@@ -210,8 +234,10 @@ TEST(Responses, AStoredResponseIs404AndWrongRequestsAre400) {
 
 TEST(Responses, TooFewTokensMakeItIncompleteAndACutCallIsNoOutput) {
   ApiBench bench;
-  bench.answer("<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool=\"find\" index=\"1\"<|sep|>"
-               "<|open|>argument key=\"q\" type=\"string\"<|sep|>abc", RequestEnd::kLength);
+  bench.answer(
+      "<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool=\"find\" index=\"1\"<|sep|>"
+      "<|open|>argument key=\"q\" type=\"string\"<|sep|>abc",
+      RequestEnd::kLength);
   const std::string body = R"({"input":"Hi","stream":true,)" + std::string(kResponsesTools) + "}";
   const std::vector<Json> events = events_of(bench.post("/v1/responses", body)->body());
   EXPECT_EQ(text_at(events.back(), "type"), "response.incomplete");

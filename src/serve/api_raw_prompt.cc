@@ -10,7 +10,9 @@ using text::Json;
 namespace {
 
 // A list whose first item is no list is one prompt of ids.
-bool is_id_list(const Json& value) { return value.is_array() && !value.items().empty() && value.items()[0].is_number(); }
+bool is_id_list(const Json& value) {
+  return value.is_array() && !value.items().empty() && value.items()[0].is_number();
+}
 
 void add_prompt(Fields& fields, const ApiCore& core, const Json& value, std::vector<std::vector<int32_t>>& out) {
   std::vector<int32_t> ids;
@@ -149,7 +151,8 @@ std::shared_ptr<text::Constraint> read_structured(Fields& fields, const ApiCore&
   const Json* outputs = fields.get("structured_outputs");
   const Json* format = fields.get("response_format");
   if (fields.failed()) return nullptr;
-  if (outputs != nullptr && format != nullptr) fields.fail("structured_outputs", "stands beside response_format; give one");
+  if (outputs != nullptr && format != nullptr)
+    fields.fail("structured_outputs", "stands beside response_format; give one");
   std::optional<ConstraintSpec> spec;
   if (outputs != nullptr) spec = read_outputs(fields, *outputs);
   if (format != nullptr) spec = read_format(fields, *format);

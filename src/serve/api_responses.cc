@@ -53,7 +53,8 @@ class ResponseWriter {
     if (!stream_) return send_error(session.reply(), error);
     std::string response = base_.head;
     response += ",\"status\":\"failed\",\"error\":{\"code\":\"server_error\",\"message\":" + quoted(error.message);
-    event("response.failed", "\"response\":" + response + "},\"incomplete_details\":null,\"output\":[],\"usage\":null}");
+    event("response.failed",
+          "\"response\":" + response + "},\"incomplete_details\":null,\"output\":[],\"usage\":null}");
     flush(session);
     session.reply().end();
   }
@@ -62,20 +63,23 @@ class ResponseWriter {
   enum class Item { kNone, kReasoning, kMessage, kCall };
 
   std::string object(std::string_view status, const std::optional<Usage>& usage, bool is_short = false) const {
-    std::string out = base_.head + fmt::format(",\"status\":\"{}\",\"error\":null,\"incomplete_details\":{},\"output\":[", status,
-                                               is_short ? "{\"reason\":\"max_output_tokens\"}" : "null");
+    std::string out =
+        base_.head + fmt::format(",\"status\":\"{}\",\"error\":null,\"incomplete_details\":{},\"output\":[", status,
+                                 is_short ? "{\"reason\":\"max_output_tokens\"}" : "null");
     for (size_t i = 0; i < items_.size(); ++i) out += (i > 0 ? "," : "") + items_[i];
     out += "],\"usage\":";
     if (!usage.has_value()) return out + "null}";
-    return out + fmt::format("{{\"input_tokens\":{},\"input_tokens_details\":{{\"cached_tokens\":{}}},\"output_tokens\":{},"
-                             "\"output_tokens_details\":{{\"reasoning_tokens\":{}}},\"total_tokens\":{}}}}}",
-                             usage->prompt, usage->cached, usage->completion, usage->reasoning,
-                             usage->prompt + usage->completion);
+    return out + fmt::format(
+                     "{{\"input_tokens\":{},\"input_tokens_details\":{{\"cached_tokens\":{}}},\"output_tokens\":{},"
+                     "\"output_tokens_details\":{{\"reasoning_tokens\":{}}},\"total_tokens\":{}}}}}",
+                     usage->prompt, usage->cached, usage->completion, usage->reasoning,
+                     usage->prompt + usage->completion);
   }
 
   void event(std::string_view type, std::string_view members) {
     if (!stream_) return;
-    out_ += fmt::format("event: {}\ndata: {{\"type\":\"{}\",\"sequence_number\":{},{}}}\n\n", type, type, sequence_++, members);
+    out_ += fmt::format("event: {}\ndata: {{\"type\":\"{}\",\"sequence_number\":{},{}}}\n\n", type, type, sequence_++,
+                        members);
   }
 
   void flush(Session& session) {
@@ -111,7 +115,8 @@ class ResponseWriter {
     complete_call_ = false;
     item_id_ = fmt::format("{}_{}_{}", prefix, base_.common.request_id, index_);
     place_ = fmt::format("\"item_id\":{},\"output_index\":{}", quoted(item_id_), index_);
-    event("response.output_item.added", fmt::format("\"output_index\":{},\"item\":{}", index_, item_json("in_progress", false)));
+    event("response.output_item.added",
+          fmt::format("\"output_index\":{},\"item\":{}", index_, item_json("in_progress", false)));
     if (item == Item::kCall) return;
     place_ += ",\"content_index\":0";
     event("response.content_part.added", place_ + ",\"part\":" + part_json());
@@ -131,12 +136,13 @@ class ResponseWriter {
   std::string item_json(std::string_view status, bool with_content) const {
     const std::string common = fmt::format("\"id\":{},\"status\":\"{}\"", quoted(item_id_), status);
     const std::string content = with_content ? part_json() : "";
-    if (item_ == Item::kReasoning) return "{\"type\":\"reasoning\"," + common + ",\"summary\":[],\"content\":[" + content + "]}";
+    if (item_ == Item::kReasoning)
+      return "{\"type\":\"reasoning\"," + common + ",\"summary\":[],\"content\":[" + content + "]}";
     if (item_ == Item::kMessage) {
       return "{\"type\":\"message\"," + common + ",\"role\":\"assistant\",\"content\":[" + content + "]}";
     }
-    return fmt::format("{{\"type\":\"function_call\",{},\"call_id\":\"{}\",\"name\":{},\"arguments\":{}}}", common, call_id_,
-                       quoted(name_), quoted(text_));
+    return fmt::format("{{\"type\":\"function_call\",{},\"call_id\":\"{}\",\"name\":{},\"arguments\":{}}}", common,
+                       call_id_, quoted(name_), quoted(text_));
   }
 
   // A call that did not come to its end is told, but is no part of the output: nobody may run it.
@@ -172,18 +178,26 @@ class ResponseWriter {
 
 // The request's own values, as they go back to the client.
 std::string response_head(const Fields& fields, const CommonFields& common) {
-  std::string out = fmt::format("{{\"id\":{},\"object\":\"response\",\"created_at\":{},\"model\":{},\"background\":false",
-                                quoted("resp_" + common.request_id), std::time(nullptr), quoted(common.model));
-  const std::pair<const char*, const char*> echoed[] = {
-      {"instructions", "null"}, {"max_output_tokens", "null"}, {"metadata", "{}"}, {"parallel_tool_calls", "true"},
-      {"reasoning", "null"},    {"text", R"({"format":{"type":"text"}})"},         {"tool_choice", "\"auto\""},
-      {"tools", "[]"},          {"user", "null"}};
+  std::string out =
+      fmt::format("{{\"id\":{},\"object\":\"response\",\"created_at\":{},\"model\":{},\"background\":false",
+                  quoted("resp_" + common.request_id), std::time(nullptr), quoted(common.model));
+  const std::pair<const char*, const char*> echoed[] = {{"instructions", "null"},
+                                                        {"max_output_tokens", "null"},
+                                                        {"metadata", "{}"},
+                                                        {"parallel_tool_calls", "true"},
+                                                        {"reasoning", "null"},
+                                                        {"text", R"({"format":{"type":"text"}})"},
+                                                        {"tool_choice", "\"auto\""},
+                                                        {"tools", "[]"},
+                                                        {"user", "null"}};
   for (const auto& [key, fallback] : echoed) {
     const Json* value = fields.get(key);
     out += fmt::format(",\"{}\":{}", key, value == nullptr ? fallback : text::print_json(*value, text::kJsonCompact));
   }
-  return out + fmt::format(",\"temperature\":{},\"top_p\":{},\"previous_response_id\":null,\"store\":false,\"truncation\":\"disabled\"",
-                           common.sampling.temperature, common.sampling.top_p);
+  return out + fmt::format(
+                   ",\"temperature\":{},\"top_p\":{},\"previous_response_id\":null,\"store\":false,\"truncation\":"
+                   "\"disabled\"",
+                   common.sampling.temperature, common.sampling.top_p);
 }
 
 void refuse_in_responses(Fields& fields) {
@@ -191,7 +205,8 @@ void refuse_in_responses(Fields& fields) {
     ApiError error;
     error.status = 404;
     error.param = "previous_response_id";
-    error.message = "previous_response_id names a response that is not here: this server stores none; send the items again";
+    error.message =
+        "previous_response_id names a response that is not here: this server stores none; send the items again";
     fields.fail(std::move(error));
   }
   fields.refuse("background", "nothing is stored");
@@ -215,7 +230,8 @@ std::optional<ApiError> read_response(ApiCore& core, const HttpRequest& request,
   common.stream = fields.flag("stream", false);
   fields.flag("store", false);  // either way nothing is
   const bool one_call = !fields.flag("parallel_tool_calls", true);
-  if (fields.get("max_output_tokens") != nullptr) common.max_tokens = fields.integer("max_output_tokens", 1, 1, kInt64Max);
+  if (fields.get("max_output_tokens") != nullptr)
+    common.max_tokens = fields.integer("max_output_tokens", 1, 1, kInt64Max);
   const Json chat = chat_of_responses(fields);
   if (fields.failed()) return fields.error();
 

@@ -53,8 +53,8 @@ class ResponsesReader {
   void close_turn() {
     if (!turn_.has_value()) return;
     const bool has_text = !turn_->parts.empty();
-    Json message = Json::object({{"role", Json::string("assistant")},
-                                 {"content", has_text ? Json::array(std::move(turn_->parts)) : Json()}});
+    Json message = Json::object(
+        {{"role", Json::string("assistant")}, {"content", has_text ? Json::array(std::move(turn_->parts)) : Json()}});
     if (!turn_->reasoning.empty()) message.members().emplace_back("reasoning_content", Json::string(turn_->reasoning));
     if (!turn_->calls.empty()) message.members().emplace_back("tool_calls", Json::array(std::move(turn_->calls)));
     messages_.push_back(std::move(message));
@@ -100,7 +100,8 @@ class ResponsesReader {
     if (type == "function_call") return read_call(item, where);
     if (type == "function_call_output") return read_output(item, where);
     fields_.fail(where + ".type", fmt::format("\"{}\" is not supported here; use message, reasoning, function_call or "
-                                              "function_call_output", type.substr(0, 64)));
+                                              "function_call_output",
+                                              type.substr(0, 64)));
   }
 
   std::vector<Json> parts_of(const Json* content, const std::string& where) {
@@ -115,7 +116,8 @@ class ResponsesReader {
       for (size_t i = 0; i < content->items().size(); ++i) {
         const Json& part = content->items()[i];
         const std::string type = string_of(part, "type");
-        const bool is_text = type == "input_text" || type == "output_text" || type == "text" || type == "reasoning_text";
+        const bool is_text =
+            type == "input_text" || type == "output_text" || type == "text" || type == "reasoning_text";
         const Json* text = part.find_set("text");
         if (!is_text || text == nullptr || !text->is_string()) {
           fields_.fail(fmt::format("{}[{}]", where, i), "must be a part with text; this server reads text only");
@@ -154,7 +156,8 @@ class ResponsesReader {
     const std::string id = string_of(item, "call_id");
     if (name.empty()) return fields_.fail(where + ".name", "must be a non-empty string");
     if (id.empty()) return fields_.fail(where + ".call_id", "must be a non-empty string");
-    Json function = Json::object({{"name", Json::string(name)}, {"arguments", Json::string(string_of(item, "arguments"))}});
+    Json function =
+        Json::object({{"name", Json::string(name)}, {"arguments", Json::string(string_of(item, "arguments"))}});
     turn(false).calls.push_back(Json::object({{"id", Json::string(id)}, {"function", std::move(function)}}));
   }
 
@@ -181,7 +184,8 @@ class ResponsesReader {
       for (const char* key : {"name", "description", "parameters", "strict"}) {
         if (const Json* value = tool.find_set(key); value != nullptr) function.emplace_back(key, *value);
       }
-      out.push_back(Json::object({{"type", Json::string("function")}, {"function", Json::object(std::move(function))}}));
+      out.push_back(
+          Json::object({{"type", Json::string("function")}, {"function", Json::object(std::move(function))}}));
     }
     others_.emplace_back("tools", Json::array(std::move(out)));
   }
@@ -194,7 +198,8 @@ class ResponsesReader {
       return;
     }
     Json function = Json::object({{"name", Json::string(string_of(*choice, "name"))}});
-    others_.emplace_back("tool_choice", Json::object({{"type", Json::string("function")}, {"function", std::move(function)}}));
+    others_.emplace_back("tool_choice",
+                         Json::object({{"type", Json::string("function")}, {"function", std::move(function)}}));
   }
 
   // Its schema stands flat beside the type.
@@ -229,6 +234,8 @@ class ResponsesReader {
 
 }  // namespace
 
-Json chat_of_responses(Fields& fields) { return ResponsesReader(fields).read(); }
+Json chat_of_responses(Fields& fields) {
+  return ResponsesReader(fields).read();
+}
 
 }  // namespace perigee::serve

@@ -15,7 +15,9 @@ constexpr const char* kChat = "/v1/chat/completions";
 constexpr const char* kAnswer = "T<|close|>think<|sep|><|open|>response<|sep|>Hi<|end_of_msg|>";
 constexpr const char* kTool = R"({"type":"function","function":{"name":"find","parameters":{"type":"object"}}})";
 
-std::string ask(const std::string& more) { return R"({"messages":[{"role":"user","content":"Hi"}],)" + more + "}"; }
+std::string ask(const std::string& more) {
+  return R"({"messages":[{"role":"user","content":"Hi"}],)" + more + "}";
+}
 
 struct Refusal {
   std::string more;
@@ -87,7 +89,8 @@ TEST(Rules, EveryRefusalIsA400ThatNamesItsField) {
       {R"("tools":[])", "tools"},
       {R"("tool_choice":"required")", "tool_choice"},
       {R"("tool_choice":"sometimes")", "tool_choice"},
-      {std::string("\"tools\":[") + kTool + R"(],"tool_choice":{"type":"function","function":{"name":"other"}})", "tool_choice"},
+      {std::string("\"tools\":[") + kTool + R"(],"tool_choice":{"type":"function","function":{"name":"other"}})",
+       "tool_choice"},
       {R"("tools":[{"type":"function","function":{"name":"1bad"}}])", "tools[0].function.name"},
       {std::string("\"tools\":[") + kTool + "," + kTool + "]", "tools[1].function.name"},
       {R"("tools":[{"function":{"name":"a"}}])", "tools[0].type"},
@@ -96,7 +99,8 @@ TEST(Rules, EveryRefusalIsA400ThatNamesItsField) {
       {R"("response_format":{"type":"structural_tag"})", "response_format.type"},
       {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
       {R"("response_format":{"type":"json_schema","json_schema":{"schema":{}}})", "response_format.json_schema.name"},
-      {R"("response_format":{"type":"json_schema","json_schema":{"name":"a","schema":1}})", "response_format.json_schema.schema"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"a","schema":1}})",
+       "response_format.json_schema.schema"},
       {R"("response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{},"strict":1}})",
        "response_format.json_schema.strict"},
       {R"("thinking":{"type":"maybe"})", "thinking.type"},
@@ -114,7 +118,8 @@ TEST(Rules, EveryRefusalIsA400ThatNamesItsField) {
     const Json error = json_of(reply->body());
     EXPECT_EQ(text_at(error, "error.param"), one.param) << reply->body();
     EXPECT_EQ(text_at(error, "error.type"), "invalid_request_error");
-    EXPECT_NE(text_at(error, "error.message").find(one.param.substr(one.param.rfind('.') + 1)), std::string::npos) << reply->body();
+    EXPECT_NE(text_at(error, "error.message").find(one.param.substr(one.param.rfind('.') + 1)), std::string::npos)
+        << reply->body();
   }
   EXPECT_EQ(bench.backend.requests(), 0u) << "nothing refused reaches the engine";
 }
@@ -122,8 +127,9 @@ TEST(Rules, EveryRefusalIsA400ThatNamesItsField) {
 TEST(Rules, WrongMessagesAreRefused) {
   ApiBench bench;
   for (const char* messages :
-       {"[]", "null", "{}", R"([{"role":"user","content":[]}])", R"([{"role":"user"}])", R"([{"role":"wizard","content":"x"}])",
-        R"([{"role":"user","content":"x","tools":[]}])", R"([{"role":"tool","content":"x"}])",
+       {"[]", "null", "{}", R"([{"role":"user","content":[]}])", R"([{"role":"user"}])",
+        R"([{"role":"wizard","content":"x"}])", R"([{"role":"user","content":"x","tools":[]}])",
+        R"([{"role":"tool","content":"x"}])",
         R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
         R"([{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}])",
         R"([{"role":"system","content":"x","tools":[{"type":"function","function":{"name":"a"}}]}])",
@@ -137,12 +143,13 @@ TEST(Rules, WrongMessagesAreRefused) {
 TEST(Rules, WhatMeansNothingIsAcceptedAndUnknownFieldsAreIgnored) {
   ApiBench bench;
   bench.answer(kAnswer);
-  for (const char* more :
-       {R"("tool_choice":"auto")", R"("tool_choice":"none")", R"("foo":{"bar":[1]})", R"("best_of":null)", R"("use_beam_search":false)",
-        R"("response_format":{"type":"text"})", R"("modalities":["text"])", R"("logit_bias":{})", R"("stop":null)", R"("stop":[])",
-        R"("max_tokens":16.0)", R"("top_k":-1)", R"("store":true,"metadata":{"a":"b"})", R"("add_generation_prompt":true)",
-        R"("messages":[{"role":"developer","content":"x"}])", R"("thinking":{"type":"enabled","keep":"all","effort":"low"})",
-        R"("chat_template_kwargs":{"thinking_effort":"high"})", R"("reasoning_effort":"max")"}) {
+  for (const char* more : {R"("tool_choice":"auto")", R"("tool_choice":"none")", R"("foo":{"bar":[1]})",
+                           R"("best_of":null)", R"("use_beam_search":false)", R"("response_format":{"type":"text"})",
+                           R"("modalities":["text"])", R"("logit_bias":{})", R"("stop":null)", R"("stop":[])",
+                           R"("max_tokens":16.0)", R"("top_k":-1)", R"("store":true,"metadata":{"a":"b"})",
+                           R"("add_generation_prompt":true)", R"("messages":[{"role":"developer","content":"x"}])",
+                           R"("thinking":{"type":"enabled","keep":"all","effort":"low"})",
+                           R"("chat_template_kwargs":{"thinking_effort":"high"})", R"("reasoning_effort":"max")"}) {
     EXPECT_EQ(bench.post(kChat, ask(more))->status(), 200) << more;
   }
 }
@@ -151,8 +158,8 @@ TEST(Rules, BodiesThatAreNoRequestAre400) {
   ApiBench bench;
   std::string deep(200, '[');
   for (const std::string& body :
-       {std::string(), std::string("{"), std::string("[]"), std::string("\"x\""), std::string("{\"messages\":\"\xFF\"}"),
-        "{\"messages\":" + deep + std::string(200, ']') + "}"}) {
+       {std::string(), std::string("{"), std::string("[]"), std::string("\"x\""),
+        std::string("{\"messages\":\"\xFF\"}"), "{\"messages\":" + deep + std::string(200, ']') + "}"}) {
     EXPECT_EQ(bench.post(kChat, body)->status(), 400) << body;
     EXPECT_EQ(bench.post("/v1/completions", body)->status(), 400) << body;
   }
@@ -168,7 +175,8 @@ TEST(Rules, TooLongIsA400ThatClientsRecognise) {
   }
   std::string prompt = "[1";
   for (int i = 0; i < 4096; ++i) prompt += ",1";
-  EXPECT_NE(bench.post("/v1/completions", "{\"prompt\":" + prompt + "]}")->body().find("context_length_exceeded"), std::string::npos);
+  EXPECT_NE(bench.post("/v1/completions", "{\"prompt\":" + prompt + "]}")->body().find("context_length_exceeded"),
+            std::string::npos);
 }
 
 TEST(Rules, WithoutMaxTokensTheRestOfTheContextIsTheLimit) {
@@ -196,9 +204,13 @@ TEST(Rules, SamplingReachesTheEngine) {
   EXPECT_EQ(request.sampling.seed, 7u) << "the server's seed";
   const int32_t end = *text::testing::demo_tokenizer().special_id("<|end_of_msg|>");
   EXPECT_EQ(request.stop_ids, (std::vector<int32_t>{5, end}));
-  bench.post(kChat, ask(R"("temperature":0,"top_p":0.5,"top_k":3,"min_p":0,"seed":-1,"logit_bias":{"3":-100,"4":2.5},"bad_words":["a"],
-      "allowed_token_ids":[1,2],"min_tokens":2,"stop_token_ids":[9],"ignore_eos":true,"presence_penalty":1,"frequency_penalty":-1,
-      "priority":-3,"user":"u","cache_salt":"s","logprobs":true,"top_logprobs":4,"prompt_logprobs":0})"));
+  const auto reply = bench.post(
+      kChat,
+      ask(R"("temperature":0,"top_p":0.5,"top_k":3,"min_p":0,"seed":-1,"logit_bias":{"3":-100,"4":2.5},
+      "bad_words":["a"],"allowed_token_ids":[1,2],"min_tokens":2,"stop_token_ids":[9],"ignore_eos":true,
+      "presence_penalty":1,"frequency_penalty":-1,
+      "priority":-3,"user":"u","cache_salt":"s","logprobs":true,"top_logprobs":4,"prompt_logprobs":0)"));
+  ASSERT_EQ(reply->status(), 200) << reply->body();
   request = bench.backend.request(1);
   EXPECT_EQ(request.sampling.temperature, 0);
   EXPECT_EQ(request.sampling.top_k, 3);
@@ -282,11 +294,13 @@ TEST(Rules, ConstraintsAreMadeFromTheRequestAndClonedForEachChoice) {
   EXPECT_EQ(bench.post(kChat, ask(R"("response_format":{"type":"json_object"},"n":2)"))->status(), 200);
   EXPECT_NE(bench.backend.request(0).constraint, nullptr);
   EXPECT_NE(bench.backend.request(0).constraint, bench.backend.request(1).constraint);
-  EXPECT_EQ(bench.post(kChat, ask(std::string("\"tools\":[") + kTool + R"(],"tool_choice":"required")"))->status(), 200);
+  EXPECT_EQ(bench.post(kChat, ask(std::string("\"tools\":[") + kTool + R"(],"tool_choice":"required")"))->status(),
+            200);
   EXPECT_EQ(bench.post(kChat, ask(std::string("\"tools\":[") + kTool + "]"))->status(), 200);
   EXPECT_EQ(kinds.size(), 2u) << "tools that are not strict leave the answer free";
-  for (const char* more : {R"("structured_outputs":{"json":{"type":"object"}})", R"("structured_outputs":{"choice":["a","b"]})",
-                           R"("structured_outputs":{"grammar":"root ::= \"a\""})", R"("response_format":{"type":"json_object"})"}) {
+  for (const char* more :
+       {R"("structured_outputs":{"json":{"type":"object"}})", R"("structured_outputs":{"choice":["a","b"]})",
+        R"("structured_outputs":{"grammar":"root ::= \"a\""})", R"("response_format":{"type":"json_object"})"}) {
     EXPECT_EQ(bench.post("/v1/completions", std::string("{\"prompt\":\"a\",") + more + "}")->status(), 200) << more;
   }
   const auto refused = bench.post("/v1/completions", R"({"prompt":"a","structured_outputs":{"regex":"("}})");
@@ -297,7 +311,8 @@ TEST(Rules, ConstraintsAreMadeFromTheRequestAndClonedForEachChoice) {
 TEST(Rules, WithoutConstrainedDecodingSuchRequestsAreRefused) {
   ApiBench bench;
   for (const std::string& more :
-       {std::string(R"("response_format":{"type":"json_object"})"), std::string("\"tools\":[") + kTool + R"(],"tool_choice":"required")",
+       {std::string(R"("response_format":{"type":"json_object"})"),
+        std::string("\"tools\":[") + kTool + R"(],"tool_choice":"required")",
         std::string(R"("tools":[{"type":"function","function":{"name":"a","strict":true}}])")}) {
     const auto reply = bench.post(kChat, ask(more));
     EXPECT_EQ(reply->status(), 400) << more;
@@ -322,7 +337,8 @@ TEST(Rules, FixedSamplingTakesKimisOwnValuesOnly) {
   bench.answer(kAnswer);
   EXPECT_EQ(bench.post(kChat, ask(R"("temperature":1.0,"top_p":0.95,"n":1)"))->status(), 200);
   EXPECT_EQ(bench.post(kChat, ask(R"("temperature":0.6,"thinking":{"type":"disabled"})"))->status(), 200);
-  for (const char* more : {R"("temperature":1.1)", R"("temperature":0.6)", R"("top_p":0.8)", R"("n":2)", R"("presence_penalty":0.5)"}) {
+  for (const char* more :
+       {R"("temperature":1.1)", R"("temperature":0.6)", R"("top_p":0.8)", R"("n":2)", R"("presence_penalty":0.5)"}) {
     EXPECT_EQ(bench.post(kChat, ask(more))->status(), 400) << more;
   }
 }
@@ -354,7 +370,8 @@ TEST(Rules, AStopTokenIsNamedAndEndsTheText) {
   ApiBench bench;
   const std::vector<int32_t> ids = ApiBench::ids("one two");
   bench.answer("one two");
-  const Json reply = bench.post_json("/v1/completions", fmt::format(R"({{"prompt":"a","stop_token_ids":[{}]}})", ids.back()));
+  const Json reply =
+      bench.post_json("/v1/completions", fmt::format(R"({{"prompt":"a","stop_token_ids":[{}]}})", ids.back()));
   EXPECT_EQ(text_at(reply, "choices.0.stop_reason"), std::to_string(ids.back()));
   EXPECT_EQ(text_at(reply, "choices.0.finish_reason"), "stop");
   EXPECT_EQ(at(reply, "usage.completion_tokens").as_double(), static_cast<double>(ids.size()));

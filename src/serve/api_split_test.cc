@@ -16,21 +16,23 @@ constexpr const char* kTools =
 
 // An answer of well-formed parts in an order that models do write.
 rc::Gen<std::string> any_answer() {
-  const auto text = rc::gen::map(
-      rc::gen::container<std::vector<std::string>>(rc::gen::element<std::string>(
-          "ab", " the", "STOP", "ST", "\xF0\x9F\x99\x82", "\xE4\xBD\xA0", "\n", "\"q\"", "<|open|", "OP ", "123", "\\")),
-      [](const std::vector<std::string>& words) {
-        std::string out;
-        for (const std::string& word : words) out += word;
-        return out;
+  const auto text = rc::gen::map(rc::gen::container<std::vector<std::string>>(rc::gen::element<std::string>(
+                                     "ab", " the", "STOP", "ST", "\xF0\x9F\x99\x82", "\xE4\xBD\xA0", "\n", "\"q\"",
+                                     "<|open|", "OP ", "123", "\\")),
+                                 [](const std::vector<std::string>& words) {
+                                   std::string out;
+                                   for (const std::string& word : words) out += word;
+                                   return out;
+                                 });
+  const auto call =
+      rc::gen::map(rc::gen::pair(text, rc::gen::element<std::string>("string", "number", "object")), [](const auto& p) {
+        return "<|open|>call tool=\"find\" index=\"1\"<|sep|><|open|>argument key=\"k\" type=\"" + p.second +
+               "\"<|sep|>" + p.first + "<|close|>argument<|sep|><|close|>call<|sep|>";
       });
-  const auto call = rc::gen::map(rc::gen::pair(text, rc::gen::element<std::string>("string", "number", "object")), [](const auto& p) {
-    return "<|open|>call tool=\"find\" index=\"1\"<|sep|><|open|>argument key=\"k\" type=\"" + p.second + "\"<|sep|>" + p.first +
-           "<|close|>argument<|sep|><|close|>call<|sep|>";
-  });
   const auto calls = rc::gen::resize(4, rc::gen::container<std::vector<std::string>>(call));
   return rc::gen::map(rc::gen::tuple(text, text, calls), [](const auto& parts) {
-    std::string out = std::get<0>(parts) + "<|close|>think<|sep|><|open|>response<|sep|>" + std::get<1>(parts) + "<|close|>response<|sep|>";
+    std::string out = std::get<0>(parts) + "<|close|>think<|sep|><|open|>response<|sep|>" + std::get<1>(parts) +
+                      "<|close|>response<|sep|>";
     if (!std::get<2>(parts).empty()) {
       out += "<|open|>tools<|sep|>";
       for (const std::string& one : std::get<2>(parts)) out += one;
@@ -56,7 +58,8 @@ Seen whole_chat(const Json& reply) {
       out.calls.push_back(text_at(call, "id") + text_at(call, "function.name") + text_at(call, "function.arguments"));
     }
   }
-  for (const Json& entry : at(one, "logprobs.content").items()) out.tokens += text_at(entry, "token") + text_at(entry, "logprob");
+  for (const Json& entry : at(one, "logprobs.content").items())
+    out.tokens += text_at(entry, "token") + text_at(entry, "logprob");
   out.finish = text_at(one, "finish_reason");
   out.stop = text_at(one, "stop_reason");
   out.usage = text_at(reply, "usage");
@@ -92,15 +95,16 @@ RC_GTEST_PROP(SplitProperty, AChatStreamIsTheWholeAnswer, ()) {
   const std::string stop = *rc::gen::element<std::string>("", R"(,"stop":["STOP","the the"])");
   ApiBench bench;
   bench.answer(answer, RequestEnd::kStop);
-  const std::string body = R"({"messages":[{"role":"user","content":"Hi"}],"logprobs":true)" + std::string(kTools) + stop +
-                           (one_call ? R"(,"parallel_tool_calls":false)" : "");
+  const std::string body = R"({"messages":[{"role":"user","content":"Hi"}],"logprobs":true)" + std::string(kTools) +
+                           stop + (one_call ? R"(,"parallel_tool_calls":false)" : "");
   const Seen whole = whole_chat(bench.post_json("/v1/chat/completions", body + "}"));
   bench.answer(answer, RequestEnd::kStop, groups);
   const std::string stream = body + R"(,"stream":true,"stream_options":{"include_usage":true}})";
   const Seen streamed = streamed_chat(bench.post("/v1/chat/completions", stream)->body());
   RC_ASSERT(streamed == whole);
   for (const Json& event : events_of(bench.post("/v1/chat/completions", stream)->body())) {
-    if (const Json& arguments = at(event, "choices.0.delta.tool_calls"); arguments.is_array()) RC_ASSERT(!arguments.items().empty());
+    if (const Json& arguments = at(event, "choices.0.delta.tool_calls"); arguments.is_array())
+      RC_ASSERT(!arguments.items().empty());
   }
 }
 

@@ -15,7 +15,8 @@ namespace {
 
 void append_model(const ApiCore& core, const std::string& name, std::string& out) {
   out += fmt::format(
-      "{{\"id\":{},\"object\":\"model\",\"created\":{},\"owned_by\":\"perigee\",\"root\":{},\"parent\":null,\"max_model_len\":{}}}",
+      "{{\"id\":{},\"object\":\"model\",\"created\":{},\"owned_by\":\"perigee\",\"root\":{},\"parent\":null,\"max_"
+      "model_len\":{}}}",
       quoted(name), core.options.created, quoted(core.backend->info().model), core.backend->info().max_model_len);
 }
 
@@ -35,7 +36,8 @@ std::string percent_decoded(std::string_view text) {
   return out;
 }
 
-std::optional<ApiError> read_tokens(ApiCore& core, const HttpRequest& request, std::vector<int32_t>& ids, bool& strings) {
+std::optional<ApiError> read_tokens(ApiCore& core, const HttpRequest& request, std::vector<int32_t>& ids,
+                                    bool& strings) {
   const Result<Json> body = parse_body(request);
   if (!body.ok()) return api_error(body.error());
   Fields fields(*body);
@@ -46,7 +48,8 @@ std::optional<ApiError> read_tokens(ApiCore& core, const HttpRequest& request, s
   const Json* prompt = fields.get("prompt");
   const bool is_chat = fields.get("messages") != nullptr;
   if (is_chat && prompt != nullptr) fields.fail("prompt", "stands beside messages; give one");
-  if (!is_chat && (prompt == nullptr || !prompt->is_string())) fields.fail("prompt", "must be a string (or give messages)");
+  if (!is_chat && (prompt == nullptr || !prompt->is_string()))
+    fields.fail("prompt", "must be a string (or give messages)");
   if (fields.failed()) return fields.error();
   if (!is_chat) {
     ids = core.tokenizer->encode_text(prompt->as_string());
@@ -71,7 +74,8 @@ void list_models(ApiCore& core, const HttpRequest&, const ReplyPtr& reply) {
 
 void show_model(ApiCore& core, const HttpRequest& request, const ReplyPtr& reply) {
   constexpr std::string_view kBase = "/v1/models/";
-  const std::string name = percent_decoded(std::string_view(request.path).substr(std::min(kBase.size(), request.path.size())));
+  const std::string name =
+      percent_decoded(std::string_view(request.path).substr(std::min(kBase.size(), request.path.size())));
   const auto& names = core.options.model_names;
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     ApiError error{.status = 404, .message = fmt::format("model \"{}\" is not served here", name)};
@@ -88,7 +92,8 @@ void tokenize(ApiCore& core, const HttpRequest& request, const ReplyPtr& reply) 
   std::vector<int32_t> ids;
   bool strings = false;
   if (const auto error = read_tokens(core, request, ids, strings)) return send_error(*reply, *error);
-  std::string out = fmt::format("{{\"count\":{},\"max_model_len\":{},\"tokens\":", ids.size(), core.backend->info().max_model_len);
+  std::string out =
+      fmt::format("{{\"count\":{},\"max_model_len\":{},\"tokens\":", ids.size(), core.backend->info().max_model_len);
   append_ids(ids, out);
   if (strings) {
     out += ",\"token_strs\":[";
@@ -116,7 +121,8 @@ void detokenize(ApiCore& core, const HttpRequest& request, const ReplyPtr& reply
 void tokenizer_info(ApiCore& core, const HttpRequest&, const ReplyPtr& reply) {
   const text::Tokenizer& tokenizer = *core.tokenizer;
   std::string out = fmt::format(
-      "{{\"tokenizer_class\":\"tiktoken\",\"vocab_size\":{},\"base_vocab_size\":{},\"max_model_len\":{},\"eos_token_ids\":",
+      "{{\"tokenizer_class\":\"tiktoken\",\"vocab_size\":{},\"base_vocab_size\":{},\"max_model_len\":{},\"eos_token_"
+      "ids\":",
       tokenizer.vocab_size(), tokenizer.base_size(), core.backend->info().max_model_len);
   append_ids(core.options.end_ids, out);
   out += ",\"special_tokens\":{";

@@ -94,7 +94,8 @@ void read_logit_bias(Fields& fields, const ApiOptions& options, int64_t vocab, C
 
 // A word as it stands at the beginning of a text and after a space.
 void read_bad_words(Fields& fields, const ApiOptions& options, const text::Tokenizer& tokenizer, CommonFields& out) {
-  for (const std::string& word : fields.strings("bad_words", options.limits.bad_words_max, options.limits.word_bytes_max)) {
+  for (const std::string& word :
+       fields.strings("bad_words", options.limits.bad_words_max, options.limits.word_bytes_max)) {
     for (const std::string& spelling : {word, ' ' + word}) {
       std::vector<int32_t> ids = tokenizer.encode_text(spelling);
       const auto& known = out.sampling.bad_words;

@@ -1,5 +1,5 @@
-// What    What the API handlers are given (options, limits, seams to other rooms) and the fields that every generating request
-//         shares, as plain values.
+// What    What the API handlers are given (options, limits, seams to other rooms) and the fields that every
+//         generating request shares, as plain values.
 // Owner   serve.
 // Threads Plain data; hooks are called from the delivery thread, one at a time, and must be short.
 // Errors  read_common() leaves them in its Fields.
@@ -37,16 +37,16 @@ struct ConstraintSpec {
 using ConstraintMaker = std::function<Result<std::shared_ptr<text::Constraint>>(const ConstraintSpec&)>;
 
 struct ApiLimits {
-  int64_t choices_max = 64;          // n
-  int64_t answers_max = 1024;        // n times the number of prompts
+  int64_t choices_max = 64;    // n
+  int64_t answers_max = 1024;  // n times the number of prompts
   int64_t top_logprobs_max = 20;
   size_t stops_max = 16;
-  size_t stop_bytes_max = 1024;      // each
+  size_t stop_bytes_max = 1024;  // each
   size_t logit_bias_max = 1024;
   size_t bad_words_max = 128;
   size_t stop_ids_max = 128;
   int64_t prompt_logprob_bytes_max = 64 << 20;  // of the answer's text, estimated
-  size_t word_bytes_max = 1024;      // ids and names that a client chooses
+  size_t word_bytes_max = 1024;                 // ids and names that a client chooses
 };
 
 struct SamplingDefaults {  // from generation_config.json
@@ -78,20 +78,20 @@ struct ApiOptions {
   std::vector<int32_t> end_ids;          // the model's own, besides <|end_of_msg|>
   SamplingDefaults defaults;
   ApiLimits limits;
-  std::optional<uint64_t> seed;          // of requests that name none; absent: random
-  bool always_usage = false;             // as if every stream asked for include_usage
-  bool fixed_sampling = false;           // refuse other sampling values than Kimi's own, as its hosted API does
-  int64_t created = 0;                   // of the model, for /v1/models
-  ConstraintMaker make_constraint;       // none: constrained decoding is not available
+  std::optional<uint64_t> seed;     // of requests that name none; absent: random
+  bool always_usage = false;        // as if every stream asked for include_usage
+  bool fixed_sampling = false;      // refuse other sampling values than Kimi's own, as its hosted API does
+  int64_t created = 0;              // of the model, for /v1/models
+  ConstraintMaker make_constraint;  // none: constrained decoding is not available
   std::function<void(double seconds)> on_token_gap;  // between two updates of one choice
   std::function<void(const RequestRecord&)> on_finished;
 };
 
 struct ApiRoute {
   std::string method;
-  std::string path;       // "{id}" stands for any one segment
+  std::string path;  // "{id}" stands for any one segment
   Handler handler;
-  bool heavy = false;     // may take long before it answers (tokenising): not for a thread that serves sockets
+  bool heavy = false;  // may take long before it answers (tokenising): not for a thread that serves sockets
 };
 
 // Fields shared by all generating routes.
@@ -109,7 +109,7 @@ struct CommonFields {
   bool include_stop = false;
   bool ignore_end = false;
   bool skip_hidden = true;
-  int64_t logprobs = -1;         // alternatives per token; -1: none, not even the token's own
+  int64_t logprobs = -1;  // alternatives per token; -1: none, not even the token's own
   int64_t prompt_logprobs = -1;
   bool return_token_ids = false;
   bool tokens_as_ids = false;
@@ -123,7 +123,8 @@ struct CommonFields {
 
 enum class FieldSet { kChat, kCompletion, kTokens };
 
-// Reads everything but the prompt, the model and who asks. `logprobs` has three spellings: a flag with top_logprobs (chat), a number (the others).
+// Reads everything but the prompt, the model and who asks. `logprobs` has three spellings: a flag with top_logprobs
+// (chat), a number (the others).
 CommonFields read_common(Fields& fields, FieldSet set, const ApiOptions& options, const text::Tokenizer& tokenizer);
 // The parts that other protocols share.
 void read_stream_options(Fields& fields, const ApiOptions& options, CommonFields& out);  // out.stream is known

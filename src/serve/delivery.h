@@ -1,4 +1,5 @@
-// What    Carries token updates from the engine's thread to a thread that turns them into text, so that a step never waits for it.
+// What    Carries token updates from the engine's thread to a thread that turns them into text, so that a step never
+//         waits for it.
 // Owner   serve.
 // Threads post() from any thread; handlers run on the one delivery thread, in the order of posting.
 // Errors  None.

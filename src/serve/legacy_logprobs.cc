@@ -57,7 +57,9 @@ void LegacyLogprobs::add_top(const engine::TokenLogprob& token) {
   top_ += '}';
 }
 
-void LegacyLogprobs::end_of_prompt() { code_points_ += count_code_points(text_.flush()); }
+void LegacyLogprobs::end_of_prompt() {
+  code_points_ += count_code_points(text_.flush());
+}
 
 void LegacyLogprobs::append(std::string& out) {
   out += "{\"tokens\":[" + std::exchange(tokens_, {}) + "],\"token_logprobs\":[" + std::exchange(logprobs_, {}) +

@@ -1,5 +1,5 @@
-// What    Log-probabilities in the shape of OpenAI's older completions: parallel lists of tokens, their log-probabilities,
-//         alternatives by text, and where each token begins in the text (in code points).
+// What    Log-probabilities in the shape of OpenAI's older completions: parallel lists of tokens, their
+//         log-probabilities, alternatives by text, and where each token begins in the text (in code points).
 //         A token that is no text on its own is named bytes:\xNN, so that names stay different.
 // Owner   serve.
 // Threads One choice, one thread at a time; the tokenizer must outlive it.

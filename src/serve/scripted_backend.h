@@ -1,4 +1,5 @@
-// What    An engine for tests of a server: it plays token scripts in any grouping, at once or when told, and keeps what it was asked.
+// What    An engine for tests of a server: it plays token scripts in any grouping, at once or when told, and keeps
+//         what it was asked.
 // Owner   serve; tests only.
 // Threads submit() and cancel() from any thread; play(), finish() and fail() from the test's.
 // Errors  refuse() makes later submits fail.
@@ -21,7 +22,7 @@ struct Script {
   std::vector<size_t> groups = {};  // tokens per update; the last one repeats; empty: one each
   engine::RequestEnd end = engine::RequestEnd::kStop;
   int64_t cached_tokens = 0;
-  bool by_hand = false;        // nothing happens until the test says so
+  bool by_hand = false;  // nothing happens until the test says so
 };
 
 class ScriptedBackend : public engine::Backend {
@@ -107,9 +108,15 @@ class ScriptedBackend : public engine::Backend {
     std::exchange(running_[number].on_update, nullptr)(std::move(update));
   }
 
-  size_t requests() const { return locked([&] { return requests_.size(); }); }
-  engine::TokenRequest request(size_t number) const { return locked([&] { return requests_.at(number); }); }
-  std::vector<size_t> cancelled() const { return locked([&] { return cancelled_; }); }
+  size_t requests() const {
+    return locked([&] { return requests_.size(); });
+  }
+  engine::TokenRequest request(size_t number) const {
+    return locked([&] { return requests_.at(number); });
+  }
+  std::vector<size_t> cancelled() const {
+    return locked([&] { return cancelled_; });
+  }
   void forget() {
     const std::lock_guard lock(mutex_);
     requests_.clear();

@@ -1,8 +1,8 @@
-// What    One API request under way: its choices on the engine, their answers, and the end of it all (done, stopped by us, gone
-//         client, failed engine). What the client sees is the format's business.
+// What    One API request under way: its choices on the engine, their answers, and the end of it all (done, stopped
+//         by us, gone client, failed engine). What the client sees is the format's business.
 // Owner   serve.
-// Threads start() on a handler's thread; deliver() on the delivery thread; drop() on any. The format is called from the delivery
-//         thread, and once (opened) from start().
+// Threads start() on a handler's thread; deliver() on the delivery thread; drop() on any. The format is called from
+//         the delivery thread, and once (opened) from start().
 // Errors  start() gives what the engine refuses; later failures go to the format.
 #pragma once
 
@@ -40,7 +40,8 @@ struct ApiCore {
 };
 
 struct Choice {
-  Choice(const text::Tokenizer& tokenizer, std::shared_ptr<const AnswerRules> rules) : answer(tokenizer, std::move(rules)) {}
+  Choice(const text::Tokenizer& tokenizer, std::shared_ptr<const AnswerRules> rules)
+      : answer(tokenizer, std::move(rules)) {}
 
   Answer answer;
   size_t index = 0;   // in the reply
@@ -52,8 +53,8 @@ struct Choice {
 
 class Session;
 
-// How a reply is written. `pieces` and `tokens` are one update's, already cut at the end of the answer; the last call for a choice
-// has choice.answer.over().
+// How a reply is written. `pieces` and `tokens` are one update's, already cut at the end of the answer; the last call
+// for a choice has choice.answer.over().
 struct Format {
   std::function<void(Session&)> opened;  // all requests are taken; no piece came yet
   std::function<void(Session&, Choice&, std::vector<engine::TokenLogprob>&, std::vector<text::OutputEvent>&)> pieces;

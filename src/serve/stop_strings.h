@@ -1,6 +1,7 @@
-// What    Finds stop strings in text that arrives in pieces, and gives out at once whatever can no longer become part of one.
-//         Held back is only the longest end of the text that begins some stop string; a match ends at the first byte at which
-//         any string is complete, and of several that end there the longest counts. The outcome does not depend on the pieces.
+// What    Finds stop strings in text that arrives in pieces, and gives out at once whatever can no longer become part
+//         of one. Held back is only the longest end of the text that begins some stop string; a match ends at the
+//         first byte at which any string is complete, and of several that end there the longest counts. The outcome
+//         does not depend on the pieces.
 // Owner   serve.
 // Threads StopStrings is immutable; a StopMatcher belongs to one thread at a time.
 // Errors  None.
@@ -31,9 +32,9 @@ class StopStrings {
   friend class StopMatcher;
   struct Node {
     std::vector<std::pair<unsigned char, uint32_t>> next;  // few; searched in order
-    uint32_t fail = 0;     // the longest shorter end that is a beginning too
-    uint32_t depth = 0;    // bytes from the root
-    int32_t string = -1;   // the longest string that ends here
+    uint32_t fail = 0;                                     // the longest shorter end that is a beginning too
+    uint32_t depth = 0;                                    // bytes from the root
+    int32_t string = -1;                                   // the longest string that ends here
   };
   uint32_t child(uint32_t node, unsigned char byte) const;  // 0: none
   uint32_t step(uint32_t node, unsigned char byte) const;
@@ -49,8 +50,8 @@ class StopMatcher {
   // Null or empty: nothing is ever held or found.
   explicit StopMatcher(std::shared_ptr<const StopStrings> strings) : strings_(std::move(strings)) {}
 
-  // Appends to `out` what is certain. Returns which string is complete; then `out` has the text before it (and the string itself,
-  // if `include`), and nothing may be pushed any more.
+  // Appends to `out` what is certain. Returns which string is complete; then `out` has the text before it (and the
+  // string itself, if `include`), and nothing may be pushed any more.
   std::optional<size_t> push(std::string_view text, bool include, std::string& out);
   // Text in which no string counts: given out with all that was held.
   void pass(std::string_view text, std::string& out);

@@ -66,7 +66,8 @@ TEST(StopStrings, AStringInsideAnotherIsFound) {
 }
 
 RC_GTEST_PROP(StopStringsProperty, EqualPlainSearchForEverySplit, ()) {
-  const auto word = rc::gen::resize(4, rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::element('a', 'b', 'c'))));
+  const auto word =
+      rc::gen::resize(4, rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::element('a', 'b', 'c'))));
   const auto stops = *rc::gen::resize(4, rc::gen::nonEmpty(rc::gen::container<std::vector<std::string>>(word)));
   const auto pieces = *rc::gen::container<std::vector<std::string>>(word);
   const bool include = *rc::gen::arbitrary<bool>();

@@ -1,4 +1,5 @@
-// What    What tests of the API share: an Api over a scripted engine, requests as text, and replies read back into values.
+// What    What tests of the API share: an Api over a scripted engine, requests as text, and replies read back into
+//         values.
 // Owner   serve; tests only.
 // Threads One test.
 // Errors  A reply that is not JSON aborts.
@@ -10,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "serve/api.h"
 #include "serve/recording_reply.h"
 #include "serve/scripted_backend.h"
-#include "serve/api.h"
 #include "text/json.h"
 #include "text/testing.h"
 
