@@ -5,9 +5,9 @@
 // Errors  Result when memory is refused; a row or slot that does not exist is a bug of the caller.
 //
 // Rows are cut as cache/layout.h says: an attention row holds the latent pages of all MLA layers for one block of tokens, then
-// their index key pages; a state row holds, for each KDA layer of its group, the recurrent state at the start of the open chunk and
-// the convolution window there. So a state row is complete by itself at every multiple of 16 tokens. The open chunk's own rows
-// (ops/kda, ops/conv1d) stand in the sequence's slot, outside of the rows.
+// their index key pages; a state row holds, for each KDA layer of its group, the recurrent state at the start of the open chunk
+// and the convolution window there. So a state row is complete by itself at every multiple of 16 tokens. The open chunk's own
+// rows (ops/kda, ops/conv1d) stand in the sequence's slot, outside of the rows.
 #pragma once
 
 #include <cstdint>
