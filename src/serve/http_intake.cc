@@ -55,7 +55,6 @@ size_t Intake::feed(std::string_view bytes) {
       return used;
     }
     parser_ = std::make_unique<Parser>();
-    parser_->http.eager(true);
     parser_->http.header_limit(static_cast<uint32_t>(limits_.head_bytes_max));
     parser_->http.body_limit(limits_.body_bytes_max);
   }
@@ -134,6 +133,8 @@ void Intake::read_head() {
     if (!equal_ignoring_case(it->second, "100-continue")) return fail(417, "the header Expect must be '100-continue'");
     expects_continue_ = !http_1_0_ && has_body_;
   }
+  // Only now: fields after a chunked body, which nobody asked for, must not have come among the headers.
+  parser_->http.eager(true);
   state_ = State::kBody;
 }
 

@@ -46,6 +46,17 @@ TEST(HttpRoutes, WholePathsComeBeforePatterns) {
     EXPECT_TRUE(table.find("GET", path).allow.empty()) << path;
 }
 
+TEST(HttpIntake, FieldsAfterTheBodyAreNoHeaders) {
+  Intake intake{IntakeLimits{}};
+  const std::string text =
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx-api-key: stolen\r\nHost: y\r\n\r\n";
+  for (size_t used = 0; intake.state() != Intake::State::kDone; used += intake.feed(std::string_view(text).substr(used))) {
+    ASSERT_NE(intake.state(), Intake::State::kBad);
+  }
+  EXPECT_EQ(intake.request().body, "a");
+  EXPECT_EQ(intake.request().headers, (std::map<std::string, std::string>{{"host", "x"}, {"transfer-encoding", "chunked"}}));
+}
+
 // However the bytes are cut, the requests are the same.
 RC_GTEST_PROP(HttpIntake, CutsDoNotMatter, ()) {
   const auto bodies = *rc::gen::container<std::vector<std::string>>(rc::gen::container<std::string>(rc::gen::arbitrary<char>()));
