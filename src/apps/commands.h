@@ -14,5 +14,6 @@ void add_chat(CLI::App& program, int& status);
 void add_inspect(CLI::App& program, int& status);
 void add_plan(CLI::App& program, int& status);
 void add_serve(CLI::App& program, int& status);
+void add_replay(CLI::App& program, int& status);
 
 }  // namespace perigee::apps

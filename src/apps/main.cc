@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   perigee::apps::add_inspect(program, status);
   perigee::apps::add_plan(program, status);
   perigee::apps::add_serve(program, status);
+  perigee::apps::add_replay(program, status);
   try {
     program.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

@@ -39,6 +39,10 @@ Result<tensor::Device> device_of(const std::string& name) {
 
 void add_model_flags(CLI::App& app, ModelFlags& flags) {
   app.add_option("MODEL", flags.model, "checkpoint folder")->required();
+  add_run_flags(app, flags);
+}
+
+void add_run_flags(CLI::App& app, ModelFlags& flags) {
   app.add_option("--device", flags.device, "cpu, cuda or reference (double precision)");
   app.add_option("--kv-cache-dtype", flags.kv_cache_dtype, "latent format: auto, bf16, fp8 or nvfp4");
   app.add_option("--index-key-dtype", flags.index_key_dtype,

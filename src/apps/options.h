@@ -34,7 +34,8 @@ struct SamplingFlags {
   int64_t max_tokens = 0;  // 0: the command's default
 };
 
-void add_model_flags(CLI::App& app, ModelFlags& flags);
+void add_model_flags(CLI::App& app, ModelFlags& flags);  // MODEL and all others
+void add_run_flags(CLI::App& app, ModelFlags& flags);    // all but MODEL
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
 
 Result<engine::EngineOptions> engine_options(const ModelFlags& flags);

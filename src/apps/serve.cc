@@ -108,7 +108,7 @@ void wait_for_signal(const sigset_t& signals) {
 Status run(const ServeFlags& flags) {
   Status checked = check(flags);
   if (!checked.ok()) return checked;
-  const Result<engine::ServiceOptions> service_wanted = service_options(flags);
+  Result<engine::ServiceOptions> service_wanted = service_options(flags);
   if (!service_wanted.ok()) return service_wanted.error();
   sigset_t signals;
   sigemptyset(&signals);
@@ -121,11 +121,15 @@ Status run(const ServeFlags& flags) {
   if (!tokenizer.ok()) return tokenizer.error();
   const Result<std::unique_ptr<engine::Engine>> engine = open_engine(flags.model);
   if (!engine.ok()) return engine.error();
+  serve::ServerOptions server_wanted = server_options(flags);
+  const serve::LogSink log = server_wanted.log;
+  service_wanted->on_record_failure = [log](const std::string& why) {
+    log(serve::LogLevel::kError, fmt::format("a request was not recorded: {} (told once)", why));
+  };
   Result<std::unique_ptr<engine::Service>> service = engine::Service::create(**engine, *service_wanted);
   if (!service.ok()) return service.error();
   engine::Service& backend = **service;
 
-  serve::ServerOptions server_wanted = server_options(flags);
   serve::ApiOptions api_wanted = api_options(flags, **engine);
   const auto health = std::make_shared<serve::Health>(PERIGEE_VERSION, server_wanted.state);
   const auto metrics = std::make_shared<serve::Metrics>(api_wanted.model_names[0], server_wanted.state);
@@ -144,7 +148,6 @@ Status run(const ServeFlags& flags) {
                       r.heavy ? serve::Where::kWorker : serve::Where::kInline});
   }
   server_wanted.on_finished = [metrics](const serve::FinishedRequest& f) { metrics->exchange_finished(f); };
-  const serve::LogSink log = server_wanted.log;
   Result<std::unique_ptr<serve::Server>> server =
       serve::Server::create(std::move(server_wanted), std::move(routes), admin_routes(backend));
   if (!server.ok()) return server.error();

@@ -1,5 +1,7 @@
 #include "apps/serve_flags.h"
 
+#include "engine/record.h"
+
 namespace perigee::apps {
 namespace {
 
@@ -19,6 +21,7 @@ void add_engine_flags(CLI::App& app, ServeFlags& f) {
   app.add_flag("--no-enable-prefix-caching", f.no_prefix_caching, "compute every prompt from its first token");
   app.add_option("--verify-fraction", f.verify_fraction, "share of finished requests that are scored again in idle time")
       ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--record", f.record, "folder in which every finished request leaves a file for perigee replay");
   app.add_option("--fault", f.fault, "for tests: stall-engine:SECONDS lets the engine's thread sleep once");
 }
 
@@ -106,6 +109,7 @@ Status check(const ServeFlags& f) {
   if (f.tls_certificate.empty() != f.tls_key.empty()) {
     return invalid_argument("--ssl-certfile and --ssl-keyfile need each other");
   }
+  if (!f.record.empty()) return engine::check_record_folder(f.record, "--record");
   return {};
 }
 
@@ -119,6 +123,7 @@ Result<engine::ServiceOptions> service_options(const ServeFlags& f) {
   o.match_unit = f.prefix_match_unit;
   o.prefix_caching = !f.no_prefix_caching;
   o.verify_fraction = f.verify_fraction;
+  o.record_dir = f.record;
   if (f.fault.empty()) return o;
   constexpr std::string_view kStall = "stall-engine:";
   if (f.fault.starts_with(kStall)) o.stall_seconds = std::atof(f.fault.c_str() + kStall.size());

@@ -49,6 +49,7 @@ struct ServeFlags {
   std::string tool_call_parser = "kimi_k3";
   std::string reasoning_parser = "kimi_k3";
   double verify_fraction = 0;
+  std::string record;
   std::string fault;
   // Accepted because other engines need them, or refused until they exist.
   bool enable_prefix_caching = false;

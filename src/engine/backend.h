@@ -57,6 +57,7 @@ struct TokenLogprob {
   int32_t id = 0;
   double logprob = 0;
   std::vector<std::pair<int32_t, double>> top;  // descending, ties by lowest id
+  double model_logprob = 0;  // of the unmodified distribution, whatever was asked for
 };
 
 enum class RequestEnd { kStop, kLength, kAbort, kError };

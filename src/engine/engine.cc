@@ -38,6 +38,26 @@ Result<model::CacheFormats> choose_formats(const model::Config& c, const EngineO
   return f;
 }
 
+const char* format_name(LatentFormat f) {
+  switch (f) {
+    case LatentFormat::kF64: return "f64";
+    case LatentFormat::kBf16: return "bf16";
+    case LatentFormat::kFp8: return "fp8";
+    case LatentFormat::kNvfp4: return "nvfp4";
+  }
+  return "";
+}
+
+const char* format_name(KeyFormat f) {
+  switch (f) {
+    case KeyFormat::kF64: return "f64";
+    case KeyFormat::kBf16: return "bf16";
+    case KeyFormat::kFp8: return "fp8";
+    case KeyFormat::kMxfp4: return "mxfp4";
+  }
+  return "";
+}
+
 struct Engine::Run {
   std::unique_ptr<model::StatePool> states;
   std::unique_ptr<model::Decoder> decoder;
@@ -65,6 +85,8 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
       model::load_weights(engine->context_, engine->config_, options.model, options.load);
   if (!weights.ok()) return weights.error();
   engine->weights_ = std::move(*weights);
+  engine->options_ = options;
+  engine->options_.load.progress = nullptr;  // it may end with its caller
   engine->memory_.weight_bytes = engine->weights_.bytes;
   return engine;
 }

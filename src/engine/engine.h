@@ -31,6 +31,9 @@ struct EngineOptions {
 // The formats behind `auto`, and whether a given format fits the model's widths.
 Result<model::CacheFormats> choose_formats(const model::Config& config, const EngineOptions& options);
 
+const char* format_name(LatentFormat format);
+const char* format_name(KeyFormat format);
+
 struct ScoredPosition {
   int32_t id = 0;
   double logsumexp = 0;
@@ -95,6 +98,7 @@ class Engine {
  public:
   static Result<std::unique_ptr<Engine>> open(const EngineOptions& options);
 
+  const EngineOptions& options() const { return options_; }  // as opened, without the progress callback
   const model::Config& config() const { return config_; }
   tensor::Device device() const { return context_.device; }
   const model::CacheFormats& formats() const { return formats_; }
@@ -141,6 +145,7 @@ class Engine {
   void score_part(Run& run, const model::StepPart& part, int64_t first, const std::vector<int32_t>& ids, int64_t top,
                   const model::Tensor& hidden, ScoredSequence& out);
 
+  EngineOptions options_;
   model::Config config_;
   model::Weights weights_;
   std::unique_ptr<ThreadPool> pool_;

@@ -86,6 +86,7 @@ TokenLogprob Runner::read(int64_t row, int32_t id, int64_t top) const {
   TokenLogprob out;
   out.id = id;
   out.logprob = log_probability(logits_, lse_, row, id);
+  out.model_logprob = out.logprob;
   top = std::min(top, engine_.config().vocab);
   if (top <= 0) return out;
   std::vector<int32_t> ids(static_cast<size_t>(top));
@@ -128,9 +129,8 @@ std::vector<TokenLogprob> Runner::draw(std::span<const Draw> draws) {
       TokenLogprob& token = own[i];
       token.id = sampled[i].id;
       const bool edited = !unedited[i].empty();
-      token.logprob = now[i].request->processed_logprobs ? sampled[i].processed_logprob
-                      : edited ? unedited[i][static_cast<size_t>(token.id)]
-                               : sampled[i].logprob;
+      token.model_logprob = edited ? unedited[i][static_cast<size_t>(token.id)] : sampled[i].logprob;
+      token.logprob = now[i].request->processed_logprobs ? sampled[i].processed_logprob : token.model_logprob;
       now[i].editor->accept(token.id);
       out.push_back(std::move(token));
     }

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "base/memory.h"
+#include "engine/record.h"
 #include "engine/runner.h"
 
 namespace perigee::engine {
@@ -27,7 +28,7 @@ struct Live {
   OnUpdate on_update;
   std::unique_ptr<LogitEditor> editor;
   std::vector<int32_t> made;
-  std::vector<double> logprobs;                      // of the made tokens, while they may be verified
+  std::vector<double> logprobs;                     // of the made tokens, of the unmodified distribution
   std::vector<std::optional<TokenLogprob>> prompt;  // positions scored so far
   bool prompt_sent = false;
   bool verifying = false;  // a finished request that runs again: its log-probabilities are compared
@@ -47,6 +48,8 @@ struct Service::Loop {
   BackendInfo info;
   std::unique_ptr<Runner> runner;
   std::unique_ptr<sched::Scheduler> scheduler;
+  std::unique_ptr<RecordWriter> records;  // none: nothing is recorded
+  ModelIdentity identity;                 // while something is
   int64_t state_groups = 0;
 
   // Shared with callers.
@@ -88,6 +91,7 @@ struct Service::Loop {
   void end(RequestKey key, RequestEnd how, std::string error);
   void verify_next();
   void check_verified(const Live& again);
+  void record(RequestKey key, const Live& request, RequestEnd how);
   void publish();
   Status check(const TokenRequest& request) const;
 };
@@ -224,7 +228,7 @@ void Service::Loop::step() {
     Live& l = *live.at(keys[i]);
     const int32_t id = tokens[i].id;
     l.made.push_back(id);
-    l.logprobs.push_back(tokens[i].logprob);
+    l.logprobs.push_back(tokens[i].model_logprob);
     TokenUpdate update;
     update.cached_tokens = scheduler->cached_tokens(keys[i]);
     update.tokens.push_back(std::move(tokens[i]));
@@ -249,15 +253,16 @@ void Service::Loop::step() {
   publish();
   for (auto& [key, update] : updates) {
     Live& l = *live.at(key);
-    const bool finished = update.finish.has_value();
+    const std::optional<RequestEnd> finish = update.finish;
     if (l.verifying) {
       l.prompt = std::move(update.prompt);
       check_verified(l);
     } else {
       l.on_update(std::move(update));
     }
-    if (!finished) continue;
-    verify_due += l.verifying || l.request.processed_logprobs ? 0 : options.verify_fraction;
+    if (!finish) continue;
+    if (records != nullptr && !l.verifying) record(key, l, *finish);
+    verify_due += l.verifying ? 0 : options.verify_fraction;
     if (verify_due >= 1) {
       verify_due -= 1;
       Finished f = {l.request.prompt, static_cast<int64_t>(l.request.prompt.size()), std::move(l.logprobs)};
@@ -295,6 +300,14 @@ void Service::Loop::check_verified(const Live& again) {
   }
   ++counts.verified;
   counts.mismatches += same ? 0 : 1;
+}
+
+void Service::Loop::record(RequestKey key, const Live& l, RequestEnd how) {
+  RequestRecord out = record_of(l.request, l.made, l.logprobs, how);
+  out.key = key;
+  out.identity = identity;
+  out.vocab = info.vocab;
+  records->push(std::move(out));
 }
 
 void Service::Loop::publish() {
@@ -338,26 +351,6 @@ void Service::Loop::run() {
 }
 
 namespace {
-
-const char* latent_name(LatentFormat f) {
-  switch (f) {
-    case LatentFormat::kF64: return "f64";
-    case LatentFormat::kBf16: return "bf16";
-    case LatentFormat::kFp8: return "fp8";
-    case LatentFormat::kNvfp4: return "nvfp4";
-  }
-  return "";
-}
-
-const char* key_name(KeyFormat f) {
-  switch (f) {
-    case KeyFormat::kF64: return "f64";
-    case KeyFormat::kBf16: return "bf16";
-    case KeyFormat::kFp8: return "fp8";
-    case KeyFormat::kMxfp4: return "mxfp4";
-  }
-  return "";
-}
 
 // Rows of a pool: what was asked for, or a few full contexts within a quarter of the free memory.
 int64_t choose_rows(const model::StateLayout& layout, const ServiceOptions& o, int64_t positions, int64_t seqs) {
@@ -408,7 +401,15 @@ Result<std::unique_ptr<Service>> Service::create(const Engine& engine, const Ser
   if (!scheduler.ok()) return scheduler.error();
   loop->scheduler = std::move(*scheduler);
   loop->info = {c.path, length, c.vocab, layout.block_tokens(), rows, rows * layout.block_tokens(),
-                latent_name(engine.formats().latent), key_name(engine.formats().key)};
+                format_name(engine.formats().latent), format_name(engine.formats().key)};
+  if (!o.record_dir.empty()) {
+    const Status folder = check_record_folder(o.record_dir, "--record");
+    if (!folder.ok()) return folder.error();
+    Result<ModelIdentity> identity = identify(engine);
+    if (!identity.ok()) return identity.error();
+    loop->identity = std::move(*identity);
+    loop->records = std::make_unique<RecordWriter>(o.record_dir, o.on_record_failure);
+  }
   Loop* const l = loop.get();
   l->runner->on_layer([l] { l->beat(); });
   std::unique_ptr<Service> service(new Service(std::move(loop)));

@@ -4,7 +4,9 @@
 // Errors  create() when memory is refused or an option does not fit the model, in one sentence; submit() as Backend says.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "engine/backend.h"
 #include "engine/engine.h"
@@ -20,6 +22,8 @@ struct ServiceOptions {
   int64_t match_unit = 16;          // tokens; prefixes are found at its multiples
   bool prefix_caching = true;
   double verify_fraction = 0;       // of finished requests that are scored again while nothing else runs
+  std::string record_dir;           // requests that come to their own end leave a file there (engine/record); empty: none do
+  std::function<void(const std::string&)> on_record_failure;  // once, on a thread of its own; requests do not suffer
   double stall_seconds = 0;         // a test's fault: the thread sleeps once, after its first step
 };
 
