@@ -59,13 +59,13 @@ def test_a_killed_server_never_seems_to_have_finished(perigee):
 
 
 def test_a_stalled_engine_shows_in_health(perigee):
-  with Server(perigee, "--fault", "stall-engine:3") as one:
+  with Server(perigee, "--fault", "stall-engine:6") as one:
     health = lambda: one.http.get("/health").status_code  # noqa: E731
     assert health() == 200
     caller = threading.Thread(target=one.answer, args=("/v1/completions", {"prompt": "The", "max_tokens": 20}))
     caller.start()
-    assert one.wait_until(lambda: health() == 503, 2.0)
-    assert one.wait_until(lambda: health() == 200, 5.0)
+    assert one.wait_until(lambda: health() == 503, 4.0)  # the first step, then less than two seconds of silence
+    assert one.wait_until(lambda: health() == 200, 10.0)
     caller.join()
 
 
@@ -86,7 +86,7 @@ def test_a_client_that_leaves(server):
   with server.http.stream("POST", "/v1/completions", json=LONG) as reply:
     next(reply.iter_lines())
     assert server.gauge(RUNNING) == 1 and server.gauge(USAGE) > 0
-  assert server.wait_until(lambda: server.gauge(RUNNING) == 0 and server.gauge(USAGE) == 0, 1.0)
+  assert server.wait_until(lambda: server.gauge(RUNNING) == 0 and server.gauge(USAGE) == 0, 3.0)
 
 
 def test_keys(perigee):
