@@ -62,7 +62,8 @@ void Loop::flush_waiting() {
 void Loop::tick() {
   timer_.expires_after(kTick);
   timer_.async_wait([this](const boost::system::error_code& code) {
-    if (code) return;
+    // A tick that was due when stop() cancelled the timer still comes, without a code.
+    if (code || !work_.owns_work()) return;
     const auto now = std::chrono::steady_clock::now();
     for_each([now](Connection& connection) { connection.tick(now); });
     tick();
