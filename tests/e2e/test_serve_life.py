@@ -84,8 +84,9 @@ def test_more_requests_than_the_cache_holds(perigee, ids_file):
 def test_a_client_that_leaves(server):
   assert server.wait_until(lambda: server.gauge(RUNNING) == 0, 5)
   with server.http.stream("POST", "/v1/completions", json=LONG) as reply:
-    next(reply.iter_lines())
-    assert server.gauge(RUNNING) == 1 and server.gauge(USAGE) > 0
+    lines = reply.iter_lines()  # kept, or its end would close the connection
+    next(lines)
+    assert server.wait_until(lambda: server.gauge(RUNNING) == 1 and server.gauge(USAGE) > 0, 5)
   assert server.wait_until(lambda: server.gauge(RUNNING) == 0 and server.gauge(USAGE) == 0, 1.0)
 
 
@@ -126,7 +127,7 @@ BAD_BODIES = [
 
 
 def test_bad_bodies_beside_a_good_request(server):
-  good = {"prompt": "The", "max_tokens": 300, "ignore_eos": True, "temperature": 1, "seed": 9, "logprobs": 1}
+  good = {"prompt": "The", "max_tokens": 100, "ignore_eos": True, "temperature": 1, "seed": 9, "logprobs": 1}
   alone = server.answer("/v1/completions", good)["choices"][0]
   with concurrent.futures.ThreadPoolExecutor(1) as pool:
     beside = pool.submit(server.answer, "/v1/completions", good)
