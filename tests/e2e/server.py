@@ -37,7 +37,7 @@ class Server:
 
   def _address(self, lines):
     while True:
-      line = lines.get(timeout=30)
+      line = lines.get(timeout=60)
       assert line is not None, "the server ended at once: " + "".join(self.log)
       found = re.search(r"listens on (http://127\.0\.0\.1:\d+)", line)
       if found:

@@ -36,8 +36,8 @@ def server(perigee):
 
 
 def test_sigterm_lets_a_stream_end(perigee):
-  with Server(perigee) as one:
-    with one.http.stream("POST", "/v1/completions", json={**LONG, "max_tokens": 400}) as reply:
+  with Server(perigee, "--drain-timeout", 100) as one:
+    with one.http.stream("POST", "/v1/completions", json={**LONG, "max_tokens": 100}) as reply:
       lines = reply.iter_lines()
       next(lines)
       one.terminate()
@@ -72,20 +72,24 @@ def test_a_stalled_engine_shows_in_health(perigee):
 def test_more_requests_than_the_cache_holds(perigee, ids_file):
   row_bytes = perigee.json("plan", DEMO, "--pool-bytes", 1 << 30)["row_bytes"]
   with Server(perigee, "--kv-cache-memory-bytes", 24 * row_bytes, "--max-model-len", 1024) as one:
-    body = {"max_tokens": 500, "ignore_eos": True, "temperature": 1}
+    # each prompt fills nearly a row of 512 tokens, and the answer begins the next one
+    body = {"max_tokens": 60, "ignore_eos": True, "temperature": 1}
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
-      made = list(pool.map(lambda i: one.answer("/v1/completions", {**body, "prompt": [5 + i] * 100, "seed": i}), range(12)))
+      calls = [pool.submit(one.answer, "/v1/completions", {**body, "prompt": [5 + i] * 480, "seed": i}) for i in range(12)]
+      assert one.wait_until(lambda: one.gauge("vllm:num_requests_waiting") > 0, 20)
+      made = [call.result() for call in calls]
     assert [m["choices"][0]["finish_reason"] for m in made] == ["length"] * 12
-    assert [m["usage"]["completion_tokens"] for m in made] == [500] * 12
-    alone = one.answer("/v1/completions", {**body, "prompt": [5 + 3] * 100, "seed": 3})
+    assert [m["usage"]["completion_tokens"] for m in made] == [60] * 12
+    alone = one.answer("/v1/completions", {**body, "prompt": [5 + 3] * 480, "seed": 3})
     assert alone["choices"][0]["text"] == made[3]["choices"][0]["text"]
 
 
 def test_a_client_that_leaves(server):
   assert server.wait_until(lambda: server.gauge(RUNNING) == 0, 5)
   with server.http.stream("POST", "/v1/completions", json=LONG) as reply:
-    next(reply.iter_lines())
-    assert server.gauge(RUNNING) == 1 and server.gauge(USAGE) > 0
+    lines = reply.iter_lines()  # kept, or its end would close the connection
+    next(lines)
+    assert server.wait_until(lambda: server.gauge(RUNNING) == 1 and server.gauge(USAGE) > 0, 5)
   assert server.wait_until(lambda: server.gauge(RUNNING) == 0 and server.gauge(USAGE) == 0, 3.0)
 
 
@@ -126,7 +130,7 @@ BAD_BODIES = [
 
 
 def test_bad_bodies_beside_a_good_request(server):
-  good = {"prompt": "The", "max_tokens": 300, "ignore_eos": True, "temperature": 1, "seed": 9, "logprobs": 1}
+  good = {"prompt": "The", "max_tokens": 100, "ignore_eos": True, "temperature": 1, "seed": 9, "logprobs": 1}
   alone = server.answer("/v1/completions", good)["choices"][0]
   with concurrent.futures.ThreadPoolExecutor(1) as pool:
     beside = pool.submit(server.answer, "/v1/completions", good)
@@ -139,14 +143,14 @@ def test_bad_bodies_beside_a_good_request(server):
 
 
 def test_many_streams_at_once(server):
-  """A small load: 40 streams over 10 connections, each as if alone."""
+  """A small load: 24 streams over 8 connections, each as if alone."""
   def stream(seed):
-    body = {**LONG, "max_tokens": 40, "seed": seed % 4}
+    body = {**LONG, "max_tokens": 20, "seed": seed % 4}
     with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as reply:
       return read_stream(reply.iter_lines())
   start = time.monotonic()
-  with concurrent.futures.ThreadPoolExecutor(10) as pool:
-    made = list(pool.map(stream, range(40)))
-  print(f"{40 * 40 / (time.monotonic() - start):.0f} tokens a second")
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    made = list(pool.map(stream, range(24)))
+  print(f"{24 * 20 / (time.monotonic() - start):.0f} tokens a second")
   assert all(reason == "length" and done for _, reason, done in made)
-  assert len({text for text, _, _ in made}) == 4 and made[:4] * 10 == made
+  assert len({text for text, _, _ in made}) == 4 and made[:4] * 6 == made
