@@ -240,6 +240,26 @@ TEST(Cache, WhatAStepCopiesFromIsNotEvictedInIt) {
   expect_sound(cache, {&s, &other});
 }
 
+TEST(Cache, AHalfFilledRowThatIsCopiedIsNotEvictedInTheStep) {
+  Cache cache({7, 64, 1, 16});
+  Sequence s(cache, ids_of(1, 120));
+  s.start();
+  s.run_to(80);
+  ASSERT_FALSE(cache.stage_snapshot(s.chain.at(80)).empty());
+  cache.end_step();
+  s.run_to(120);
+  cache.release(s.chain, 120, false, s.holding);  // two rows, and the state at 80
+  Sequence branch(cache, ids_of(1, 90));
+  const Resumed r = branch.start();
+  ASSERT_NE(r.block_from, kNoRow);
+  Sequence other(cache, ids_of(2, 300));
+  other.start();
+  while (cache.grow(other.holding)) EXPECT_NE(other.holding.blocks.back(), r.block_from);
+  expect_sound(cache, {&branch, &other});
+  cache.end_step();
+  expect_sound(cache, {&branch, &other});
+}
+
 TEST(Cache, ConsumingTakesNoMoreRowsThanTheSequence) {
   Cache cache({3, 64, 1, 16});
   leave_behind(cache, ids_of(1, 100));

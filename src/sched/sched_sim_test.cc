@@ -153,6 +153,7 @@ class Simulation {
     if (live_.empty()) return;
     const size_t i = static_cast<size_t>(random_.below(static_cast<int64_t>(live_.size())));
     const RequestId id = live_[i].id;
+    if (random_.one_in(2)) sessions_[live_[i].session] = model_->script(id).ids;  // the user goes on all the same
     scheduler_->cancel(id);
     scheduler_->cancel(id);  // twice is once
     cancelled_.push_back(id);

@@ -194,8 +194,8 @@ Status Scheduler::audit() const {
       return fault(*r, "state rows are missing");
   }
   for (const Request* r : waiting_.all()) {
-    if (r->slot != kNoSlot || !r->memory.blocks.empty() || !r->memory.states.empty())
-      return fault(*r, "it waits and holds rows or a slot");
+    if (r->slot != kNoSlot || r->length != 0 || !r->memory.blocks.empty() || !r->memory.states.empty())
+      return fault(*r, "it waits and has a length, rows or a slot");
   }
   if (!std::is_sorted(order_.begin(), order_.end(), [](const Request* a, const Request* b) { return a->before(*b); })) {
     return Error{ErrorCode::kInternal, "the running requests are out of order"};

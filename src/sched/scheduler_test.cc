@@ -123,6 +123,19 @@ TEST(Scheduler, HelpersSentOffAtOnceComputeWhatTheyShareOnce) {
   for (const RequestId id : helpers) EXPECT_TRUE(d.finished(id));
 }
 
+TEST(Scheduler, AFollowerStartsAsSoonAsTheCommonPartIsThere) {
+  Driver d({8, 512, 4000, 100}, kCache);
+  const RequestId leader = d.add(joined(ids_of(1, 1000), ids_of(2, 2500)));
+  const RequestId follower = d.add(joined(ids_of(1, 1000), ids_of(3, 100)));
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(part_of(d.step(), follower), nullptr);
+  const StepPlan p = d.step();
+  ASSERT_NE(part_of(p, follower), nullptr);
+  EXPECT_EQ(part_of(p, follower)->position, 992);
+  ASSERT_NE(part_of(p, leader), nullptr);
+  EXPECT_EQ(part_of(p, leader)->position, 992);
+  d.run_until_idle();
+}
+
 TEST(Scheduler, TwoIdenticalPromptsInOneStep) {
   for (const int64_t n : {40, 100, 500}) {
     Driver d(kLimits, kCache);
@@ -237,6 +250,28 @@ TEST(Scheduler, RowsOfACancelledRequestStayUntilTheStepIsOver) {
   EXPECT_FALSE(d.scheduler().contains(id));
   EXPECT_EQ(d.scheduler().stats().rows.held, 0);
   d.expect_sound();
+}
+
+// Nobody says how many drafts of its last step counted, so nobody knows where its state stands.
+TEST(Scheduler, TheStateOfARequestCancelledAmongDraftsIsNotKept) {
+  for (const bool told : {false, true}) {
+    Driver d(kLimits, kCache);
+    const RequestId id = d.add(ids_of(1, 10), 50);
+    while (d.scheduler().ids(id).size() < 30) d.step();
+    Script ahead = d.model().script(id);
+    for (int n = 0; n < 7; ++n) {
+      d.model().script(id).drafts.push_back(FakeModel::next_token(ahead));
+      ahead.add(FakeModel::next_token(ahead));
+    }
+    d.scheduler().set_drafts(id, 7);
+    const StepPlan p = d.plan();
+    ASSERT_EQ(p.parts[0].tokens, 8);  // positions 29 to 36: the state may or may not have moved to 32
+    const std::vector<Outcome> outcomes = d.model().run(d.scheduler(), p);
+    d.scheduler().cancel(id);
+    d.scheduler().commit(p, told ? std::span(outcomes) : std::span<const Outcome>());
+    d.expect_sound();
+    EXPECT_EQ(d.scheduler().stats().rows.snapshots, told ? 1 : 0);
+  }
 }
 
 // Drafts must not cost the prefix cache its hits, nor may a state behind rejected tokens be kept.
