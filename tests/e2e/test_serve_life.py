@@ -46,6 +46,15 @@ def test_sigterm_lets_a_stream_end(perigee):
     assert one.exit_status() == 0
 
 
+@pytest.mark.parametrize("wait_ms", [0, 20, 40, 60, 80, 95])
+def test_sigterm_of_an_idle_server(perigee, wait_ms):
+  """At several phases of the server's clock, which ticks ten times a second."""
+  with Server(perigee) as one:
+    time.sleep(wait_ms / 1000)
+    one.terminate()
+    assert one.exit_status(10) == 0
+
+
 def test_a_killed_server_never_seems_to_have_finished(perigee):
   with Server(perigee) as one:
     seen = []
