@@ -5,6 +5,8 @@
 // Errors  None.
 #pragma once
 
+#include <cstring>
+
 #include "num/simd.h"
 
 namespace perigee::simd {
@@ -68,7 +70,7 @@ PERIGEE_INLINE void with_tile_rows(int64_t m, F&& f) {
   f.template operator()<M>();
 }
 
-// out[j * out_stride + i] = in[i * in_stride + j] for i in [0, 16), j in [0, 16).
+// out[j * out_stride + i] = in[i * in_stride + j] for i in [0, 16), j in [0, 16). Moves bits of any four-byte type.
 PERIGEE_INLINE void transpose16(const float* in, int64_t in_stride, float* out,
                                 int64_t out_stride) {
 #if defined(__AVX2__)
@@ -99,7 +101,7 @@ PERIGEE_INLINE void transpose16(const float* in, int64_t in_stride, float* out,
   }
 #else
   for (int i = 0; i < 16; ++i) {
-    for (int j = 0; j < 16; ++j) out[j * out_stride + i] = in[i * in_stride + j];
+    for (int j = 0; j < 16; ++j) std::memcpy(out + j * out_stride + i, in + i * in_stride + j, 4);
   }
 #endif
 }

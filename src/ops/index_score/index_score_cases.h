@@ -27,10 +27,12 @@ inline std::vector<IndexCase> index_cases() {
     out.push_back({format, 32, 128, 130, 2});
     out.push_back({format, 1, 64, 64, 64});
     out.push_back({format, 7, 96, 1, 1});
+    out.push_back({format, 96, 64, 70, 3});
     if (format == KeyFormat::kMxfp4) continue;
     out.push_back({format, 3, 7, 65, 65});
     out.push_back({format, 5, 40, 70, 9});
     out.push_back({format, 2, 130, 66, 5});
+    out.push_back({format, 3, 300, 66, 40});
   }
   return out;
 }

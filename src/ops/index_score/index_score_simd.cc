@@ -2,95 +2,116 @@
 
 #include "num/dot_tile.h"
 #include "num/record_simd.h"
+#include "ops/gemm/gemm_micro.h"
 
 namespace perigee::ops::cpu {
 namespace {
 
 using namespace simd;
 
-// M heads from h on, against 16 V keys: dots, relu, gates, added to sum in head order.
-template <int M, int V>
-PERIGEE_INLINE void add_heads(const float* q, const float* gates, int64_t j, const float* tile,
-                              f32x16 (&sum)[V]) {
-  f32x16 dots[M][V];
-  dot_tile<M, V>(q, j, tile, 16, j * 16, j, dots);
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) {
-    const f32x16 gate = set1(gates[m]);
-    // max in this order keeps NaN.
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) sum[v] = fma(gate, max(zero(), dots[m][v]), sum[v]);
+constexpr int kV = kIndexPanels;
+
+void load_scales(KeyFormat format, const uint8_t* from, int64_t groups, int64_t stride, float* to) {
+  for (int64_t g = 0; g < groups; ++g) {
+    to[g * stride] = 1.0f;
+    if (format == KeyFormat::kFp8) std::memcpy(to + g * stride, from + 4 * g, 4);
   }
 }
 
-// One row against 16 V keys, all heads.
-template <int V>
-PERIGEE_INLINE void score_row(const float* q, const float* gates, int64_t heads, int64_t j,
-                              const float* tile, f32x16 (&sum)[V]) {
-  for (int v = 0; v < V; ++v) sum[v] = zero();
-  const int64_t step = heads > 0 ? tile_rows(heads) : 1;
-  int64_t h = 0;
-  while (h < heads) {
-    const int64_t m = heads - h < step ? heads - h : step;
-    with_tile_rows(m, [&]<int M>() { add_heads<M, V>(q + h * j, gates + h, j, tile, sum); });
-    h += m;
+// The dots of one vector with the 64 keys. Those of several groups take the scales of queries and keys in.
+PERIGEE_INLINE void gather(const IndexRows& rows, const float* dots, const float* key_scales,
+                           int64_t vector, f32x16 (&out)[kV]) {
+  const int64_t panel = rows.padded_vectors * 16;
+  const float* const from = dots + vector * 16;
+  if (rows.groups == 1) {
+    for (int v = 0; v < kV; ++v) out[v] = load(from + v * panel);
+    return;
+  }
+  for (int v = 0; v < kV; ++v) out[v] = zero();
+  for (int64_t g = 0; g < rows.groups; ++g) {
+    const f32x16 scale = set1(rows.query_scales[vector * rows.groups + g]);
+    for (int v = 0; v < kV; ++v) {
+      const f32x16 both = mul(scale, load(key_scales + g * 64 + v * 16));
+      out[v] = fma(both, load(from + (g * kV + v) * panel), out[v]);
+    }
   }
 }
 
 }  // namespace
 
 template <>
-float IndexKernels<Isa::PERIGEE_ISA>::query(KeyFormat format, const bf16* q, int64_t j,
-                                            uint8_t* bytes, float* out) {
-  uint8_t* scales = bytes + key_value_bytes(format, j);
-  encode_key(format, q, j, bytes, scales);
-  decode_key(format, bytes, scales, j, out);
-  float scale = 1.0f;
-  if (format == KeyFormat::kFp8 && j <= kFp8KeyGroup) std::memcpy(&scale, scales, 4);
-  return scale;
+void IndexKernels<Isa::PERIGEE_ISA>::query(KeyFormat format, const IndexWidth& w, const bf16* q,
+                                           uint8_t* bytes, bf16* out, float* scales) {
+  uint8_t* const record_scales = bytes + key_value_bytes(format, w.width);
+  encode_key(format, q, w.width, bytes, record_scales);
+  widen_key(format, bytes, record_scales, w.width, out);
+  for (int64_t d = w.width; d < w.padded(); ++d) out[d].bits = 0;
+  load_scales(format, record_scales, w.groups, 1, scales);
 }
 
 template <>
-void IndexKernels<Isa::PERIGEE_ISA>::tile(KeyFormat format, const uint8_t* page, int64_t j,
-                                          int64_t n, float* row_major, IndexTile out) {
-  const int64_t padded = (j + 15) / 16 * 16;
-  for (int64_t block = 0; block < 4; ++block) {
+void IndexKernels<Isa::PERIGEE_ISA>::panels(KeyFormat format, const IndexWidth& w,
+                                            const uint8_t* page, int64_t n, bf16* rows,
+                                            IndexPanels out) {
+  const int64_t padded = w.padded();
+  for (int64_t panel = 0; panel < kIndexPanels; ++panel) {
     for (int64_t i = 0; i < 16; ++i) {
-      const int64_t slot = block * 16 + i;
-      float* row = row_major + i * padded;
-      out.scales[slot] = 1.0f;
+      const int64_t slot = panel * 16 + i;
+      bf16* const row = rows + i * padded;
       if (slot >= n) {
-        for (int64_t d = 0; d < j; ++d) row[d] = 0.0f;
+        for (int64_t d = 0; d < padded; ++d) row[d].bits = 0;
+        for (int64_t g = 0; g < w.groups; ++g) out.scales[g * 64 + slot] = 1.0f;
         continue;
       }
-      const uint8_t* scales = page + key_scale_offset(format, j, slot);
-      decode_key(format, page + key_value_offset(format, j, slot), scales, j, row);
-      if (format == KeyFormat::kFp8 && j <= kFp8KeyGroup) std::memcpy(&out.scales[slot], scales, 4);
+      const uint8_t* const scales = page + key_scale_offset(format, w.width, slot);
+      widen_key(format, page + key_value_offset(format, w.width, slot), scales, w.width, row);
+      for (int64_t d = w.width; d < padded; ++d) row[d].bits = 0;
+      load_scales(format, scales, w.groups, 64, out.scales + slot);
     }
-    float* to = out.values + block * j * 16;
-    int64_t d = 0;
-    for (; d + 16 <= j; d += 16) transpose16(row_major + d, padded, to + d * 16, 16);
-    for (; d < j; ++d) {
-      for (int64_t i = 0; i < 16; ++i) to[d * 16 + i] = row_major[i * padded + d];
+    for (int64_t b = 0; b < w.blocks; ++b) {
+      transpose16(reinterpret_cast<const float*>(rows + b * kIndexBlock), padded / 2,
+                  reinterpret_cast<float*>(out.values + (panel * w.blocks + b) * kIndexTile), 16);
     }
   }
 }
 
 template <>
-void IndexKernels<Isa::PERIGEE_ISA>::score(const IndexRows& rows, IndexTile tile) {
-  constexpr int kV = kTileVectors;
-  for (int64_t first = 0; first < 64; first += 16 * kV) {
-    for (int64_t r = 0; r < rows.rows; ++r) {
-      const int64_t visible = rows.columns[r] - first;
-      if (visible <= 0) continue;
-      f32x16 sum[kV];
-      score_row<kV>(rows.q + r * rows.heads * rows.width, rows.gates + r * rows.heads, rows.heads,
-                    rows.width, tile.values + first * rows.width, sum);
-      bf16* out = rows.scores + r * rows.score_stride + first;
-      for (int v = 0; v < kV && visible > 16 * v; ++v) {
-        store_bf16_part(out + 16 * v, mul(load(tile.scales + first + 16 * v), sum[v]),
-                        visible - 16 * v);
-      }
+void IndexKernels<Isa::PERIGEE_ISA>::dots(const IndexWidth& w, const float* x, int64_t vectors,
+                                          const uint8_t* panels, float* out) {
+  const int64_t panel_floats = (vectors + 15) / 16 * 256;
+  for (int64_t g = 0; g < w.groups; ++g) {
+    const int64_t first = g * w.group_blocks;
+    const int64_t blocks = w.blocks - first < w.group_blocks ? w.blocks - first : w.group_blocks;
+    for (int64_t p = 0; p < kIndexPanels; ++p) {
+      micro_segment<false>(x + first * kIndexBlock, w.padded(), vectors,
+                           panels + (p * w.blocks + first) * kIndexTile, blocks, nullptr, true,
+                           out + (g * kIndexPanels + p) * panel_floats);
+    }
+  }
+}
+
+template <>
+void IndexKernels<Isa::PERIGEE_ISA>::scores(const IndexRows& rows, const float* dots,
+                                            const float* key_scales) {
+  const f32x16 quiet = from_bits(set1i(0x7fc00000));
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    if (rows.columns[r] <= 0) continue;
+    f32x16 sum[kV];
+    for (int v = 0; v < kV; ++v) sum[v] = zero();
+    for (int64_t h = 0; h < rows.heads; ++h) {
+      const int64_t vector = r * rows.heads + h;
+      f32x16 dot[kV];
+      gather(rows, dots, key_scales, vector, dot);
+      f32x16 gate = set1(rows.gates[vector]);
+      if (rows.groups == 1) gate = mul(gate, set1(rows.query_scales[vector]));
+      // max in this order keeps NaN.
+      for (int v = 0; v < kV; ++v) sum[v] = fma(gate, max(zero(), dot[v]), sum[v]);
+    }
+    bf16* const out = rows.scores + r * rows.score_stride;
+    for (int v = 0; v < kV && rows.columns[r] > 16 * v; ++v) {
+      const f32x16 score =
+          rows.groups == 1 ? mul(load(key_scales + v * 16), sum[v]) : sum[v];
+      store_bf16_part(out + 16 * v, select(is_nan(score), quiet, score), rows.columns[r] - 16 * v);
     }
   }
 }

@@ -19,6 +19,22 @@ using testing::widen;
 
 constexpr uint16_t kUntouched = 0x5a5a;
 
+// Every instruction set of this machine, matrix tiles the last.
+std::vector<Context> contexts(int threads) {
+  std::vector<Context> all;
+  for (const Isa isa : isas()) all.push_back(testing::cpu(isa, threads));
+  if (cpu_features().amx) {
+    all.push_back(all.back());
+    all.back().amx = true;
+  }
+  return all;
+}
+
+std::string name_of(const Context& context) {
+  return fmt::format("{}{}, {} threads", testing::isa_name(context.isa), context.amx ? " with matrix tiles" : "",
+                     context.pool->threads());
+}
+
 // How a case is run: in pieces of `chunk` rows per call, with this page layout.
 struct Layout {
   int64_t chunk = 1 << 30;
@@ -136,19 +152,18 @@ TEST(IndexScore, SameBitsOnEveryInstructionSetThreadCountChunkAndPageOrder) {
   for (const IndexCase& c : testing::index_cases()) {
     const IndexInputs in = testing::index_inputs(c, 6);
     const std::vector<bf16> want = run(testing::cpu(Isa::kGeneric), c, in);
-    for (const Isa isa : isas()) {
-      for (int threads = 1; threads <= 3; ++threads) {
-        if (isa == Isa::kGeneric && threads != 2) continue;  // plain code is slow
-        const Context context = testing::cpu(isa, threads);
-        ASSERT_TRUE(testing::same_bits(run(context, c, in), want)) << testing::isa_name(isa);
-        if (isa == Isa::kGeneric) continue;
+    for (int threads = 1; threads <= 3; ++threads) {
+      for (const Context& context : contexts(threads)) {
+        if (context.isa == Isa::kGeneric && threads != 2) continue;  // plain code is slow
+        ASSERT_TRUE(testing::same_bits(run(context, c, in), want)) << name_of(context);
+        if (context.isa == Isa::kGeneric) continue;
         for (const int64_t chunk : {1, 2, 7, 64}) {
           ASSERT_TRUE(testing::same_bits(run(context, c, in, {chunk, 64, 0}), want))
-              << "chunk " << chunk;
+              << name_of(context) << ", chunk " << chunk;
         }
         for (const int64_t block_tokens : {64, 128, 1024}) {
           ASSERT_TRUE(testing::same_bits(run(context, c, in, {1 << 30, block_tokens, 99}), want))
-              << "block " << block_tokens;
+              << name_of(context) << ", block " << block_tokens;
         }
       }
     }
@@ -161,9 +176,11 @@ TEST(IndexScore, LongContextInOnePieceEqualsDecode) {
   const IndexInputs in = testing::index_inputs(c, 7);
   const std::vector<bf16> want = run(testing::cpu(isas().back(), 1), c, in, {1, 64, 0});
   for (int threads = 1; threads <= 3; ++threads) {
-    for (const int64_t chunk : {17, 64, 150}) {
-      ASSERT_TRUE(testing::same_bits(
-          run(testing::cpu(isas().back(), threads), c, in, {chunk, 128, 5}), want));
+    for (const Context& context : contexts(threads)) {
+      if (context.isa == Isa::kGeneric) continue;
+      for (const int64_t chunk : {17, 64, 150}) {
+        ASSERT_TRUE(testing::same_bits(run(context, c, in, {chunk, 128, 5}), want)) << name_of(context);
+      }
     }
   }
 }
@@ -213,8 +230,10 @@ TEST(IndexScore, NanAndInfinityStayWithTheirKeyAndRow) {
   in.keys[20 * 32 + 5] = to_bf16(std::numeric_limits<float>::quiet_NaN());
   in.keys[30 * 32] = to_bf16(inf);
   const std::vector<double> want = run_reference(c, in);
-  for (const Isa isa : isas()) {
-    const std::vector<bf16> got = run(testing::cpu(isa), c, in);
+  const std::vector<bf16> plain = run(testing::cpu(Isa::kGeneric), c, in);
+  for (const Context& context : contexts(1)) {
+    const std::vector<bf16> got = run(context, c, in);
+    EXPECT_TRUE(testing::same_bits(got, plain)) << name_of(context);
     for (int64_t p = 0; p < 69; ++p) {
       const size_t i = static_cast<size_t>(p);
       if (p == 20) {

@@ -58,6 +58,7 @@ Selected select(const Context& context, const Rows& rows, int64_t k) {
 std::vector<int32_t> select_one(const std::vector<bf16>& row, int64_t k) {
   const std::vector<int32_t> cpu = select(testing::cpu(), {row}, k)[0];
   EXPECT_EQ(cpu, select(reference(), {row}, k)[0]);
+  for (const Isa isa : isas()) EXPECT_EQ(cpu, select(testing::cpu(isa), {row}, k)[0]) << testing::isa_name(isa);
   return cpu;
 }
 
