@@ -1,7 +1,8 @@
 // What a prefix that is still cached saves: time to the first token with and without it, and that no bit differs.
-//   perigee_bench_prefix [--model DIR] [--threads N]
+//   perigee_bench_prefix [--model DIR] [--threads N] [--repeats N]
 // Cold runs are the same requests under a salt of their own, so nothing of the cache fits them. Times are from submit() to the
-// first token, one request at a time except for the sub-agents, which are sent at once. A turn's aim is one decode step plus
+// first token, one request at a time except for the sub-agents, which are sent at once. The conversation is held --repeats times;
+// the times of a turn and of its cold run are medians over them. A turn's aim is one decode step plus
 // 1.3 times its share of new tokens times its cold run; the repeated prompt's is a tenth of its cold run.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -117,33 +118,62 @@ struct Bench {
     check(bits, "bits equal to the cold run");
   }
 
-  void conversation() {
-    std::printf("a conversation of 30 turns: 1,500 tokens at first, then 200 new ones and an answer of 40 each turn\n");
+  struct Turn {
+    size_t tokens = 0;
+    int64_t cached = 0;
+    std::vector<double> first_token_s, cold_s, step_s;
+  };
+
+  // Talks once and adds the times to the turns. Returns whether all bits were those of the cold runs.
+  bool talk(const std::string& salt, std::vector<Turn>& turns) {
     std::vector<int32_t> ids = random_ids(2, 1500, vocab);
-    int64_t looked_up = 0;
+    bool bits = true;
+    for (size_t i = 0; i < turns.size(); ++i) {
+      const Run r = client.run({request_of(ids, 40, salt)})[0];
+      const Run c = cold(ids, 40);
+      Turn& turn = turns[i];
+      turn.tokens = ids.size();
+      turn.cached = r.cached;
+      turn.first_token_s.push_back(r.first_token_s);
+      turn.cold_s.push_back(c.first_token_s);
+      turn.step_s.push_back((c.total_s - c.first_token_s) / 39);
+      bits = bits && same_bits(r, c);
+      for (const TokenLogprob& t : r.tokens) ids.push_back(t.id);
+      append(ids, random_ids(100 + i, 200, vocab));
+    }
+    return bits;
+  }
+
+  static double median(std::vector<double> x) {
+    std::sort(x.begin(), x.end());
+    return x[x.size() / 2];
+  }
+
+  void conversation(int repeats) {
+    std::printf("a conversation of 30 turns: 1,500 tokens at first, then 200 new ones and an answer of 40 each turn; medians of %d\n",
+                repeats);
+    std::vector<Turn> turns(30);
+    bool bits = true;
+    for (int i = 0; i < repeats; ++i) bits = talk(fmt::format("talk {}", i), turns) && bits;
+    size_t looked_up = 0;
     int64_t hits = 0;
     int late = 0;
     double worst = 0;
-    bool bits = true;
-    for (uint64_t turn = 0; turn < 30; ++turn) {
-      const Run r = client.run({request_of(ids, 40, "")})[0];
-      const Run c = cold(ids, 40);
-      const auto length = static_cast<double>(ids.size());
-      const double step = (c.total_s - c.first_token_s) / 39;
-      const double aim = step + 1.3 * (length - static_cast<double>(turn == 0 ? 0 : r.cached)) / length * c.first_token_s;
-      looked_up += static_cast<int64_t>(ids.size());
-      hits += r.cached;
-      if (turn > 0) {
-        worst = std::max(worst, r.first_token_s / aim);
-        late += r.first_token_s > aim ? 1 : 0;
+    for (size_t i = 0; i < turns.size(); ++i) {
+      const Turn& turn = turns[i];
+      const auto length = static_cast<double>(turn.tokens);
+      const double first = median(turn.first_token_s);
+      const double aim = median(turn.step_s) + 1.3 * (length - static_cast<double>(turn.cached)) / length * median(turn.cold_s);
+      looked_up += turn.tokens;
+      hits += turn.cached;
+      if (i > 0) {
+        worst = std::max(worst, first / aim);
+        late += first > aim ? 1 : 0;
       }
-      bits = bits && same_bits(r, c);
-      if (turn % 10 == 9) {
-        std::printf("  turn %2lu: %zu tokens, %ld cached, first token after %.1f ms (cold %.1f ms, aim %.1f ms)\n", turn + 1,
-                    ids.size(), r.cached, 1e3 * r.first_token_s, 1e3 * c.first_token_s, 1e3 * aim);
+      if (i % 5 == 4) {
+        std::printf("  turn %2zu: %zu tokens, %ld cached, first token after %.1f ms (cold %.1f ms, aim %.1f ms)\n", i + 1,
+                    turn.tokens, turn.cached, 1e3 * first, 1e3 * median(turn.cold_s), 1e3 * aim);
       }
-      for (const TokenLogprob& t : r.tokens) ids.push_back(t.id);
-      append(ids, random_ids(100 + turn, 200, vocab));
     }
     std::printf("  hit rate %.1f %% of all prompt tokens; %d of 29 turns over the aim, the worst %.2f of it\n",
                 100.0 * static_cast<double>(hits) / static_cast<double>(looked_up), late, worst);
@@ -186,9 +216,11 @@ struct Bench {
 int main(int argc, char** argv) {
   std::string model = PERIGEE_SOURCE_DIR "/models/demo";
   int threads = 0;
+  int repeats = 3;
   CLI::App app("Time to the first token with and without a cached prefix");
   app.add_option("--model", model, "checkpoint folder");
   app.add_option("--threads", threads, "threads to use");
+  app.add_option("--repeats", repeats, "conversations to take medians of")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   perigee::engine::EngineOptions options;
   options.model = model;
@@ -208,7 +240,7 @@ int main(int argc, char** argv) {
   }
   perigee::bench::Bench bench{perigee::bench::Client(**service), (*engine)->config().vocab};
   bench.repeated();
-  bench.conversation();
+  bench.conversation(repeats);
   bench.sub_agents();
   return bench.ok ? 0 : 1;
 }

@@ -3,8 +3,9 @@
 // Math     score[t, s] = s_k(s) * sum_h g[t, h] * relu(q[t, h] . k[s]), g[t, h] = gates[t, h] *
 //          I^-1/2 * J^-1/2 * s_q(t, h), for s = 0 .. position(t) (the token itself included).
 //          Queries pass through the key format like keys do: kFp8 takes e4m3 values and leaves the
-//          scales s_q, s_k outside the dot (with J > 128, where a vector has several scales, they
-//          are multiplied in first); kMxfp4 takes dequantised values, kBf16 plain ones, both with
+//          scales s_q, s_k outside the dot (with J > 128, where a vector has a scale per 128
+//          columns, the dot is the sum over these groups of s_q s_k times the group's dot, and the
+//          outer scales are 1); kMxfp4 takes dequantised values, kBf16 plain ones, both with
 //          s_q = s_k = 1.
 // Shapes   q [T, I, J] act, gates [T, I] act, scores [T, S] BF16 (F64 on kReference); sequence rows
 //          [row_begin, row_begin + rows) stand at positions position, position + 1, ...; keys:
@@ -12,12 +13,13 @@
 //          row are written.
 // Limits   S > the last position; kMxfp4 needs J % 32 == 0; kF64 exists on kReference only.
 // Units    Scores are unnormalised.
-// Numerics FP32: each dot one ascending chain of fused multiply-adds over J, heads added in
-//          ascending order by fused multiply-adds, s_k once at the end, one rounding to BF16. The
-//          same bits in every instruction set, batch, chunking and page order. kReference: double,
-//          nothing rounded but by the cache format.
+// Numerics FP32: dots in the order of ops/gemm (blocks of 32 columns, even ones and odd ones apart),
+//          groups and heads added in ascending order by fused multiply-adds, s_k once at the end,
+//          one rounding to BF16. The same bits in every instruction set, matrix tiles included,
+//          batch, chunking and page order. kReference: double, nothing rounded but by the cache
+//          format.
 // Cost     2 I J flops and, per block of rows, key_bytes bytes per (token, key); limited by
-//          arithmetic (docs/kernels).
+//          arithmetic, with matrix tiles by unpacking keys (docs/kernels).
 // Errors   Wrong shapes are bugs and abort.
 // Threads  Blocks of rows times ranges of keys.
 // Source   DeepSeek-V3.2 lightning indexer; docs/numerics.md N4.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "ops/dynamic_items.h"
@@ -97,6 +98,10 @@ class IndexItem {
     m_.panels.resize(static_cast<size_t>(kIndexPanels * width_.blocks * kIndexTile));
     m_.key_scales.resize(static_cast<size_t>(width_.groups * kPage));
     m_.columns.resize(static_cast<size_t>(item_.rows));
+#if defined(__x86_64__)
+    std::optional<AmxTiles> configured;
+    if (amx_) configured.emplace();
+#endif
     for (int64_t page = item_.page_begin; page < item_.page_end; ++page) {
       const int64_t begin = page * kPage;
       for (int64_t i = 0; i < item_.rows; ++i) {
@@ -151,13 +156,14 @@ class IndexItem {
       return;
     }
     const int64_t tiles = group.padded_vectors() / 16;
-    const AmxRows to = {nullptr, tiles, width_.blocks, width_.blocks};
+    AmxRows to = {nullptr, tiles, width_.blocks, width_.blocks};
     group.packed.resize(static_cast<size_t>(to.bytes()));
+    to.data = group.packed.data();
     for (int64_t t = 0; t < tiles; ++t) {
       const bf16* rows[16];
       const int64_t count = std::min<int64_t>(16, group.vectors - t * 16);
       for (int64_t r = 0; r < count; ++r) rows[r] = from + (t * 16 + r) * width_.padded();
-      amx_pack_tile(rows, count, width_.padded(), {group.packed.data(), tiles, width_.blocks, width_.blocks}, t);
+      amx_pack_tile(rows, count, width_.padded(), to, t);
     }
   }
 
@@ -184,7 +190,6 @@ class IndexItem {
 
   void tile_dots(const Group& group) {
 #if defined(__x86_64__)
-    const AmxTiles configured;
     const int64_t tiles = group.padded_vectors() / 16;
     AmxBlock block;
     block.a_tile_bytes = width_.blocks * kAmxTileBytes;

@@ -9,8 +9,8 @@
 // Limits   k >= 1.
 // Units    Positions.
 // Numerics Exact. A row's result is a function of its first lengths[t] scores alone.
-// Cost     Three reads of 2 S bytes per row (two 256-bin histograms, one emission); limited by the
-//          first-level cache.
+// Cost     At most eighteen reads of 2 S bytes per row (keys, sixteen halvings of their range, one
+//          emission); limited by the cache that holds them.
 // Errors   Wrong shapes are bugs and abort.
 // Threads  Rows in parallel.
 // Source   DeepSeek-V3.2 sparse attention; the tie rule is ours and part of the model's meaning:
