@@ -124,9 +124,8 @@ int run_chat(const ChatFlags& f) {
 }  // namespace
 
 void add_chat(CLI::App& program, int& status) {
-  CLI::App* app = program.add_subcommand("chat", "A conversation in the terminal");
-  app->footer("Without --url the MODEL runs on this machine. With it only --seed and what is about sampling, the system's words\n"
-              "and usage may be given of the other options, and only what is given is sent.");
+  CLI::App* app = program.add_subcommand("chat", "A conversation in the terminal, with a model here or with a server");
+  app->footer("The MODEL runs on this machine; with --url a server answers, and it gets only the sampling options that are given.");
   auto flags = std::make_shared<ChatFlags>();
   app->add_option("MODEL", flags->model.model, "checkpoint folder");
   add_run_flags(*app, flags->model);
