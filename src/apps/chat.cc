@@ -125,7 +125,7 @@ int run_chat(const ChatFlags& f) {
 
 void add_chat(CLI::App& program, int& status) {
   CLI::App* app = program.add_subcommand("chat", "A conversation in the terminal, with a model here or with a server");
-  app->footer("The MODEL runs on this machine; with --url a server answers, and it gets only the sampling options that are given.");
+  app->footer("The MODEL runs on this machine. With --url a server answers; it gets only the sampling options that are given.");
   auto flags = std::make_shared<ChatFlags>();
   app->add_option("MODEL", flags->model.model, "checkpoint folder");
   add_run_flags(*app, flags->model);

@@ -94,11 +94,12 @@ serve::ChatQuestion first_question(const CLI::App& app, const SamplingFlags& sam
 
 void add_remote_flags(CLI::App& app, RemoteFlags& flags) {
   const std::vector<CLI::Option*> local = app.get_options();
-  CLI::Option* url = app.add_option("--url", flags.url, "talk to this OpenAI-compatible server instead of a MODEL here: "
-                                    "http:// or https://, with or without /v1");
+  CLI::Option* url = app.add_option("--url", flags.url,
+                                    "talk to this OpenAI-compatible server instead of a MODEL here: http:// or https://, "
+                                    "with or without /v1");
   for (CLI::Option* option : local) {
-    const bool sent = option->check_name("--seed") || option->check_name("--help");
-    if (!sent) option->excludes(url);
+    const bool shared = option->check_name("--seed") || option->check_name("--help");
+    if (!shared) option->excludes(url);
   }
   CLI::Option* key = app.add_option("--api-key", flags.api_key, "the server's key; others on this machine may see it");
   CLI::Option* key_file = app.add_option("--api-key-file", flags.api_key_file, "file with the server's key");

@@ -21,7 +21,8 @@ struct RemoteFlags {
   bool drop_thinking = false;
 };
 
-// Adds --url and what goes with it; the options that are on the command so far and that a server decides are refused with --url.
+// Adds --url and what goes with it. Options that stand on the command so far are a server's business and refused with --url, all
+// but --seed.
 void add_remote_flags(CLI::App& app, RemoteFlags& flags);
 
 // `app` says which of the shared flags were given: only those are sent.

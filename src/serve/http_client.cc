@@ -289,7 +289,9 @@ Result<Url> parse_url(std::string_view text, std::string_view what) {
   Url url;
   const size_t scheme = text.find("://");
   const std::string name = scheme == std::string_view::npos ? std::string() : lower_case(text.substr(0, scheme));
-  if (name != "http" && name != "https") return invalid_argument("{} is '{}'; it must begin with http:// or https://", what, text);
+  if (name != "http" && name != "https") {
+    return invalid_argument("{} is '{}'; it must begin with http:// or https://", what, text);
+  }
   url.tls = name == "https";
   const bool plain = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
   if (!plain || text.find_first_of("?#@\\\"<>") != std::string_view::npos) {

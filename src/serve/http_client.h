@@ -1,8 +1,8 @@
 // What    Requests to another HTTP server, one connection each, waited for; answers may be streams of events.
 // Owner   serve, the client's side.
 // Threads One request at a time. `cancel` may become readable at any time, by a signal handler too.
-// Errors  One sentence that names the server: an address that is none, a host that is not known, a connection that is refused,
-//         a certificate that is not trusted, an answer that is no HTTP, is cut off or was cancelled. Every HTTP status is an answer.
+// Errors  One sentence that names the server: an address that is none, an unknown host, a refused connection, a certificate that
+//         is not trusted, an answer that is no HTTP, is cut off or was cancelled. Every HTTP status is an answer.
 // Source  RFC 3986, RFC 9112; Boost.Beast's parser, sockets and TLS as in channel.h.
 #pragma once
 

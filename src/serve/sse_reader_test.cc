@@ -38,8 +38,10 @@ TEST(SseReader, CutsAtEveryByteChangeNothing) {
   const Events expected = {{"", "one\ntwo"}, {"error", "\xE2\x82\xAC"}, {"", "[DONE]"}};
   for (const std::string end : {"\n", "\r\n", "\r"}) {
     std::string text;
-    for (const std::string line : {":c", "data: one", "data: two", "", "event: error", "data: \xE2\x82\xAC", "", "data: [DONE]", ""})
+    for (const std::string line :
+         {":c", "data: one", "data: two", "", "event: error", "data: \xE2\x82\xAC", "", "data: [DONE]", ""}) {
       text += line + end;
+    }
     const std::string_view all = text;
     for (size_t i = 0; i <= all.size(); ++i) {
       for (size_t j = i; j <= all.size(); ++j)
