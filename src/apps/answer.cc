@@ -102,4 +102,10 @@ void AnswerPrinter::end() {
   wrote_ = false;
 }
 
+void AnswerPrinter::note(const std::string& text) {
+  end();
+  aside(text);
+  leave_aside();
+}
+
 }  // namespace perigee::apps

@@ -51,6 +51,8 @@ class AnswerPrinter {
   void print(const std::vector<text::OutputEvent>& events);
   // Ends the line.
   void end();
+  // A line of ours after the answer, on stderr.
+  void note(const std::string& text);
 
  private:
   void aside(const std::string& text);

@@ -1,13 +1,11 @@
-// perigee chat: a conversation in the terminal, thinking shown apart.
-#include <unistd.h>
-
+// perigee chat: a conversation in the terminal, thinking shown apart, with a model on this machine or with a server.
 #include <algorithm>
-#include <cstdio>
-#include <iostream>
 
 #include "apps/answer.h"
 #include "apps/commands.h"
+#include "apps/converse.h"
 #include "apps/options.h"
+#include "apps/remote_chat.h"
 #include "text/chat.h"
 
 namespace perigee::apps {
@@ -18,21 +16,22 @@ constexpr int64_t kDefaultContext = 65536;
 
 struct ChatFlags {
   ModelFlags model;
+  RemoteFlags remote;
   SamplingFlags sampling;
   int64_t max_model_len = 0;
+  std::string system;
+  bool usage = false;
 };
 
-text::Message user_message(const std::string& line) {
+text::Message message_of(text::Role role, const std::string& content) {
   text::Message m;
-  m.role = text::Role::kUser;
-  m.content = {line};
+  m.role = role;
+  m.content = {content};
   return m;
 }
 
 text::Message assistant_message(const text::ParsedOutput& answer) {
-  text::Message m;
-  m.role = text::Role::kAssistant;
-  m.content = {answer.content.value_or("")};
+  text::Message m = message_of(text::Role::kAssistant, answer.content.value_or(""));
   m.reasoning = answer.reasoning;
   return m;
 }
@@ -41,20 +40,25 @@ class Conversation {
  public:
   Conversation(const ChatFlags& flags, engine::Engine& engine, const text::Tokenizer& tokenizer,
                engine::SamplingOptions sampling, engine::Session session)
-      : flags_(flags), engine_(engine), tokenizer_(tokenizer), sampling_(sampling), session_(std::move(session)) {}
+      : flags_(flags), engine_(engine), tokenizer_(tokenizer), sampling_(sampling), session_(std::move(session)) {
+    start_anew();
+  }
 
-  void start_anew() { chat_.messages.clear(); }
+  void start_anew() {
+    chat_.messages.clear();
+    if (!flags_.system.empty()) chat_.messages.push_back(message_of(text::Role::kSystem, flags_.system));
+  }
 
   // One turn; on an error the turn is taken back, so that the conversation can go on.
-  Status say(const std::string& line, AnswerPrinter& printer) {
-    chat_.messages.push_back(user_message(line));
-    Status status = answer(printer);
+  Status say(const std::string& line, AnswerPrinter& printer, const Interrupt& interrupt) {
+    chat_.messages.push_back(message_of(text::Role::kUser, line));
+    Status status = answer(printer, interrupt);
     if (!status.ok()) chat_.messages.pop_back();
     return status;
   }
 
  private:
-  Status answer(AnswerPrinter& printer) {
+  Status answer(AnswerPrinter& printer, const Interrupt& interrupt) {
     const Result<std::vector<int32_t>> ids = text::encode_segments(tokenizer_, text::render_chat(chat_));
     if (!ids.ok()) return ids.error();
     engine::GenerateRequest request;
@@ -72,12 +76,18 @@ class Conversation {
     const Result<engine::Generated> made =
         engine_.generate_in(session_, request, [&](size_t, const engine::GeneratedToken& token) {
           printer.print(reader.push(token.id));
-          return true;
+          return !interrupt.requested();
         });
     if (!made.ok()) return made.error();
     printer.print(reader.finish(made->finish));
+    if (made->finish == engine::Finish::kCancelled) return io_error("the answer was broken off");
     printer.end();
-    chat_.messages.push_back(assistant_message(reader.answer().parsed));
+    const Answer answer = reader.answer();
+    if (flags_.usage) {
+      print_usage({std::ssize(*ids), std::ssize(made->tokens), answer.reasoning_tokens},
+                  text::finish_reason_name(answer.parsed.finish_reason), printer);
+    }
+    chat_.messages.push_back(assistant_message(answer.parsed));
     return {};
   }
 
@@ -89,33 +99,8 @@ class Conversation {
   text::ChatRequest chat_;
 };
 
-// Reads lines until the end of input or /quit.
-int converse(Conversation& conversation, bool terminal) {
-  AnswerPrinter printer(terminal);
-  if (terminal) fmt::print(stderr, "Say something. /new starts again, /quit ends.\n");
-  std::string line;
-  while (true) {
-    if (terminal) {
-      fmt::print(stderr, "\n> ");
-      std::fflush(stderr);
-    }
-    if (!std::getline(std::cin, line) || line == "/quit") break;
-    if (line.empty()) continue;
-    if (line == "/new") {
-      conversation.start_anew();
-      continue;
-    }
-    const Status said = conversation.say(line, printer);
-    if (!said.ok()) {
-      const int status = report(said.error());
-      if (!terminal) return status;
-    }
-  }
-  if (terminal) fmt::print(stderr, "\n");
-  return 0;
-}
-
 int run_chat(const ChatFlags& f) {
+  if (f.model.model.empty()) return report(invalid_argument("chat needs a MODEL folder, or a server's address with --url"));
   const Result<engine::SamplingOptions> sampling = sampling_options(f.sampling, f.model.seed);
   if (!sampling.ok()) return report(sampling.error());
   const Result<text::Tokenizer> tokenizer = text::Tokenizer::load(f.model.model);
@@ -130,19 +115,31 @@ int run_chat(const ChatFlags& f) {
   Result<engine::Session> session = (*engine)->open_session(context);
   if (!session.ok()) return report(session.error());
   Conversation conversation(f, **engine, *tokenizer, *sampling, std::move(*session));
-  return converse(conversation, ::isatty(0) == 1 && ::isatty(1) == 1 && ::isatty(2) == 1);
+  return converse({[&](const std::string& line, AnswerPrinter& printer, const Interrupt& interrupt) {
+                     return conversation.say(line, printer, interrupt);
+                   },
+                   [&] { conversation.start_anew(); }});
 }
 
 }  // namespace
 
 void add_chat(CLI::App& program, int& status) {
-  CLI::App* app = program.add_subcommand("chat", "A conversation in the terminal");
+  CLI::App* app = program.add_subcommand("chat", "A conversation in the terminal, with a model here or with a server");
+  app->footer("The MODEL runs on this machine. With --url a server answers; it gets only the sampling options that are given.");
   auto flags = std::make_shared<ChatFlags>();
-  add_model_flags(*app, flags->model);
-  add_sampling_flags(*app, flags->sampling);
+  app->add_option("MODEL", flags->model.model, "checkpoint folder");
+  add_run_flags(*app, flags->model);
   app->add_option("--max-model-len", flags->max_model_len, "most tokens of the whole conversation")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  app->callback([flags, &status] { status = run_chat(*flags); });
+  add_remote_flags(*app, flags->remote);
+  add_sampling_flags(*app, flags->sampling);
+  app->add_option("--system", flags->system, "the system message that every conversation begins with");
+  app->add_flag("--usage", flags->usage, "count the tokens of each answer");
+  CLI::Option* url = app->get_option("--url");
+  app->callback([app, flags, url, &status] {
+    const ChatFlags& f = *flags;
+    status = url->count() > 0 ? run_remote_chat(*app, f.remote, f.sampling, f.model.seed, f.system, f.usage) : run_chat(f);
+  });
 }
 
 }  // namespace perigee::apps

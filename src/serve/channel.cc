@@ -2,8 +2,10 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +19,8 @@ namespace {
 
 constexpr size_t kPiecesMax = 16;  // of one system call
 constexpr std::string_view kHttp11 = "http/1.1";
+// Where systems other than Debian keep their authorities; OpenSSL is linked statically and knows Debian's place.
+constexpr std::array kCaFiles = {"/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"};
 
 std::string tls_reason() {
   const unsigned long code = ERR_get_error();
@@ -70,6 +74,25 @@ Result<std::shared_ptr<TlsContext>> TlsContext::load(const std::string& certific
   return result;
 }
 
+Result<std::shared_ptr<TlsContext>> TlsContext::trusting(const std::string& ca_file) {
+  ERR_clear_error();
+  std::shared_ptr<TlsContext> result(new TlsContext(SSL_CTX_new(TLS_client_method())));
+  SSL_CTX* context = result->get();
+  if (context == nullptr) return Error{ErrorCode::kInternal, "OpenSSL gives no TLS context: " + tls_reason()};
+  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+  // What is not there is not trusted; the handshake will say so.
+  SSL_CTX_set_default_verify_paths(context);
+  for (const char* path : kCaFiles) {
+    if (::access(path, R_OK) == 0) SSL_CTX_load_verify_locations(context, path, nullptr);
+  }
+  ERR_clear_error();
+  if (!ca_file.empty() && SSL_CTX_load_verify_locations(context, ca_file.c_str(), nullptr) != 1)
+    return io_error("--ca-file: '{}' is no PEM file of certificates that can be read ({})", ca_file, tls_reason());
+  return result;
+}
+
 Channel::Channel(int socket, const TlsContext* tls) : socket_(socket) {
   if (tls == nullptr) return;
   tls_.reset(SSL_new(tls->get()));
@@ -78,13 +101,32 @@ Channel::Channel(int socket, const TlsContext* tls) : socket_(socket) {
   SSL_set_accept_state(tls_.get());
 }
 
+Channel::Channel(int socket, const TlsContext* tls, const std::string& host) : Channel(socket, tls) {
+  if (tls == nullptr) return;
+  SSL_set_connect_state(tls_.get());
+  // Addresses stand in certificates as addresses, and are no names that a server could be asked for.
+  if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls_.get()), host.c_str()) != 1) {
+    CHECK_EQ(SSL_set1_host(tls_.get(), host.c_str()), 1);
+    SSL_set_tlsext_host_name(tls_.get(), host.c_str());
+  }
+  ERR_clear_error();
+}
+
 bool Channel::handshake_done() const { return tls_ == nullptr || SSL_is_init_finished(tls_.get()) == 1; }
+
+std::string Channel::tls_failure() const {
+  if (tls_ == nullptr) return {};
+  const long verified = SSL_get_verify_result(tls_.get());
+  if (verified != X509_V_OK) return X509_verify_cert_error_string(verified);
+  const unsigned long code = ERR_peek_error();
+  if (code == 0 || ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING) return {};
+  const char* text = ERR_reason_error_string(code);
+  return text == nullptr ? fmt::format("error {}", code) : text;
+}
 
 Channel::Outcome Channel::tls_outcome(int result) {
   if (result > 0) return {State::kDone, static_cast<size_t>(result)};
-  const int code = SSL_get_error(tls_.get(), result);
-  ERR_clear_error();
-  switch (code) {
+  switch (SSL_get_error(tls_.get(), result)) {  // leaves the reason where tls_failure() looks for it
     case SSL_ERROR_WANT_READ: return {State::kWantRead, 0};
     case SSL_ERROR_WANT_WRITE: return {State::kWantWrite, 0};
     case SSL_ERROR_ZERO_RETURN: return {State::kEnd, 0};

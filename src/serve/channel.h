@@ -1,7 +1,7 @@
 // What    Bytes in and out of a non-blocking socket, in the clear or through TLS, behind one pair of calls.
 // Owner   serve. A Channel does not own its socket.
 // Threads A TlsContext may be shared; a Channel belongs to one thread.
-// Errors  load() names the flag of a file that cannot be used. A broken connection is kFailed.
+// Errors  load() and trusting() name the flag of a file that cannot be used. A broken connection is kFailed.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,8 @@ class TlsContext {
  public:
   // A server certificate with its chain, and its key, both PEM. TLS 1.2 or later.
   static Result<std::shared_ptr<TlsContext>> load(const std::string& certificate, const std::string& key);
+  // A client that trusts the system's authorities and those of a PEM file (empty: none). TLS 1.2 or later.
+  static Result<std::shared_ptr<TlsContext>> trusting(const std::string& ca_file);
   ssl_ctx_st* get() const { return context_.get(); }
 
  private:
@@ -37,6 +39,8 @@ class Channel {
   // Without a context: in the clear. The handshake happens inside the first reads. A write to a closed socket raises SIGPIPE
   // inside OpenSSL, so a process that uses TLS must ignore it.
   Channel(int socket, const TlsContext* tls);
+  // The client's side: the peer's certificate must be good for `host`, a name or an address.
+  Channel(int socket, const TlsContext* tls, const std::string& host);
 
   enum class State {
     kDone,       // `bytes` were moved
@@ -55,6 +59,8 @@ class Channel {
 
   bool secure() const { return tls_ != nullptr; }
   bool handshake_done() const;
+  // After kFailed and before any other call of OpenSSL: what TLS did not like; empty when the connection itself broke.
+  std::string tls_failure() const;
   // Says goodbye in TLS, so that the peer knows that nothing was cut off.
   void say_end();
 
