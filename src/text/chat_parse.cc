@@ -10,6 +10,8 @@ namespace perigee::text {
 namespace {
 
 constexpr size_t kToolNameBytesMax = 256;
+// Of all calls of a request: more than a full context has, and little enough that the values in it fit into memory.
+constexpr size_t kArgumentBytesMax = 8 << 20;
 
 Error wrong_kind(const std::string& field, std::string_view wanted, const Json& value) {
   return invalid_argument("{} must be {}, not {}", field, wanted, value.kind_name());
@@ -131,6 +133,19 @@ Status read_arguments(const Json& arguments, const std::string& field, ToolCall&
     return invalid_argument("{} must hold a JSON object, not {}", field, parsed->kind_name());
   call.arguments = std::move(*parsed);
   return {};
+}
+
+// The bytes of all arguments that are given as text.
+size_t argument_bytes(const Json& message) {
+  const Json* calls = message.find("tool_calls");
+  if (calls == nullptr || !calls->is_array()) return 0;
+  size_t bytes = 0;
+  for (const Json& call : calls->items()) {
+    const Json* function = call.find("function");
+    const Json* arguments = function == nullptr ? nullptr : function->find("arguments");
+    if (arguments != nullptr && arguments->is_string()) bytes += arguments->as_string().size();
+  }
+  return bytes;
 }
 
 Result<std::vector<ToolCall>> read_tool_calls(const Json& calls, const std::string& field) {
@@ -316,7 +331,13 @@ class RequestReader {
     if (!messages->is_array()) return wrong_kind("messages", "a list of messages", *messages);
     if (messages->items().empty())
       return invalid_argument("messages is an empty list; give at least one message");
+    size_t in_calls = 0;
     for (size_t i = 0; i < messages->items().size(); ++i) {
+      in_calls += argument_bytes(messages->items()[i]);
+      if (in_calls > kArgumentBytesMax) {
+        return invalid_argument("messages[{}].tool_calls: all arguments up to here have {} bytes; at most {} are allowed", i,
+                                in_calls, kArgumentBytesMax);
+      }
       MessageReader reader(messages->items()[i], fmt::format("messages[{}]", i), tool_names_);
       Result<Message> message = reader.read();
       if (!message.ok()) return message.error();
