@@ -166,8 +166,8 @@ TEST(Reported, SixteenStreamsOfDifferentAnswersAreEachTheirWholeAnswer) {
                        "<|close|>response<|sep|>";
     if (number % 2 == 0) text += "<|open|>tools<|sep|>";
     for (size_t call = 0; number % 2 == 0 && call <= number % 5; ++call) {
-      text += "<|open|>call tool=\"f" + std::to_string(number) + "\" index=\"1\"<|sep|><|open|>argument key=\"k\" type=\"string\"<|sep|>v" +
-              std::to_string(call) + "<|close|>argument<|sep|><|close|>call<|sep|>";
+      text += fmt::format("<|open|>call tool=\"f{}\" index=\"1\"<|sep|><|open|>argument key=\"k\" type=\"string\"<|sep|>v{}"
+                          "<|close|>argument<|sep|><|close|>call<|sep|>", number, call);
     }
     if (number % 2 == 0) text += "<|close|>tools<|sep|>";
     return ApiBench::ids(text + "<|close|>message<|sep|><|end_of_msg|>");
@@ -237,7 +237,8 @@ TEST(Reported, AMegabyteOfArgumentsStreamsFromItsFirstStepInLinearTime) {
 }
 
 TEST(Reported, EmptyContentsFollowOneTable) {
-  const std::string call = R"({"role":"assistant","content":null,"tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}}]})";
+  const std::string call = R"({"role":"assistant","content":null,"tool_calls":[{"id":"a",)"
+                           R"("function":{"name":"f","arguments":"{}"}}]})";
   const std::string user = R"({"role":"user","content":"x"})";
   const std::vector<std::pair<std::string, int>> rows = {
       {"", 400},
@@ -265,13 +266,16 @@ TEST(Reported, NewlinesAndQuotesInCallIdsAndNamesFindTheirResults) {
   ApiBench bench;
   bench.answer("<|close|>think<|sep|><|open|>response<|sep|>Hi<|end_of_msg|>");
   const auto prompt_of = [&](const std::string& first, const std::string& second) {
-    const auto call = [](const std::string& id) { return R"({"id":")" + id + R"(","function":{"name":"f\n\"x\"","arguments":"{}"}})"; };
+    const auto call = [](const std::string& id) {
+      return R"({"id":")" + id + R"(","function":{"name":"f\n\"x\"","arguments":"{}"}})";
+    };
     const auto result = [](const std::string& id, const char* text) {
       return R"({"role":"tool","tool_call_id":")" + id + R"(","content":")" + text + R"("})";
     };
-    const std::string messages = R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":null,"tool_calls":[)" +
-                                 call(first) + "," + call(second) + "]}," + result(second, "two") + "," + result(first, "one") + "]}";
-    EXPECT_EQ(bench.post(kChat, messages)->status(), 200);
+    const std::string body = R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":null,)"
+                             R"("tool_calls":[)" + call(first) + "," + call(second) + "]}," + result(second, "two") + "," +
+                             result(first, "one") + "]}";
+    EXPECT_EQ(bench.post(kChat, body)->status(), 200);
     return bench.backend.request(bench.backend.requests() - 1).prompt;
   };
   EXPECT_EQ(prompt_of(R"(a\n1)", R"(a\"2)"), prompt_of("p", "q")) << "ids are no part of the prompt, their order is";

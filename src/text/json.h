@@ -6,8 +6,8 @@
 // Owner   text.
 // Threads Value type.
 // Errors  parse() returns a sentence with line and column. A document that is too deep, has too many
-//         values, holds a lone surrogate, or a number beyond a double is refused. Of members with the same key the last value counts, at
-//         the first one's place, as in a Python dict.
+//         values, holds a lone surrogate, or a number beyond a double is refused. Of members with the same key
+//         the last value counts, at the first one's place, as in a Python dict.
 // Source  RFC 8259; Python's json and float.__repr__.
 #pragma once
 
