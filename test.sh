@@ -14,6 +14,6 @@ if [ "$tier" = full ]; then
   # Device code is compiled everywhere and run where there is a GPU.
   cmake --preset cuda -Wno-dev
   cmake --build --preset cuda --target perigee_cuda_objects
-  .venv/bin/python -m pytest -q tools/pretrain tools/tidy_test.py
+  .venv/bin/python -m pytest -q tools/pretrain tools/tidy_test.py tools/known_bugs_test.py
 fi
 ctest --preset "$tier"

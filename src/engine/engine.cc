@@ -99,10 +99,11 @@ Status Engine::check_ids(std::span<const int32_t> ids, int64_t extra_tokens, con
                           config_.vocab);
     }
   }
-  const int64_t total = static_cast<int64_t>(ids.size()) + extra_tokens;
-  if (total > config_.positions_max) {
-    return out_of_range("{} needs {} positions, the model's context has {} (max_position_embeddings)", what,
-                        total, config_.positions_max);
+  const auto given = static_cast<int64_t>(ids.size());
+  if (extra_tokens > config_.positions_max - given) {
+    const int64_t total = given + std::min(extra_tokens, std::numeric_limits<int64_t>::max() - given);
+    return out_of_range("{} needs {} positions, the model's context has {} (max_position_embeddings)", what, total,
+                        config_.positions_max);
   }
   return {};
 }

@@ -179,6 +179,7 @@ TEST_P(EngineBits, RefusesWhatDoesNotFit) {
   const std::vector<int32_t> fine = {1, 2};
   EXPECT_TRUE(engine->check_ids(fine, 4094, "--ids").ok());
   EXPECT_FALSE(engine->check_ids(fine, 4095, "--ids").ok());
+  EXPECT_FALSE(engine->check_ids(fine, INT64_MAX, "--ids").ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, EngineBits, ::testing::ValuesIn(kShapes),

@@ -101,8 +101,8 @@ Status Service::Loop::check(const TokenRequest& r) const {
   const Status ids = engine.check_ids(r.prompt, 0, "the prompt");
   if (!ids.ok()) return ids;
   if (r.max_tokens < 1) return invalid_argument("max_tokens is {}, at least one token is needed", r.max_tokens);
-  const int64_t total = static_cast<int64_t>(r.prompt.size()) + r.max_tokens;
-  if (total > info.max_model_len) {
+  const int64_t room = info.max_model_len - static_cast<int64_t>(r.prompt.size());
+  if (r.max_tokens > room) {
     return out_of_range("This model's maximum context length is {} tokens; the prompt has {} and max_tokens asks for {}",
                         info.max_model_len, r.prompt.size(), r.max_tokens);
   }

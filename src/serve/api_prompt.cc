@@ -15,10 +15,9 @@ ApiError too_long(int64_t prompt_tokens, int64_t new_tokens, int64_t context) {
   ApiError error;
   error.code = "context_length_exceeded";
   error.message = fmt::format(
-      "the maximum context length is {} tokens, but the request needs {}: {} of the prompt and {} to generate; shorten "
-      "the "
+      "the maximum context length is {} tokens, but the request needs {} of the prompt and {} to generate; shorten the "
       "prompt or lower max_tokens",
-      context, prompt_tokens + new_tokens, prompt_tokens, new_tokens);
+      context, prompt_tokens, new_tokens);  // no sum: it need not fit into 64 bits
   return error;
 }
 
@@ -58,7 +57,7 @@ ApiError blamed(const Error& error) {
   ApiError out = api_error(error);
   size_t end = 0;
   while (end < error.message.size() && (std::isalnum(static_cast<unsigned char>(error.message[end])) != 0 ||
-                                        std::string_view("_.[]").find(error.message[end]) != std::string_view::npos)) {
+                                        std::string_view("_.[]$").find(error.message[end]) != std::string_view::npos)) {
     ++end;
   }
   const std::string first = error.message.substr(0, end);
@@ -127,8 +126,7 @@ std::optional<ApiError> plan_lengths(const ApiCore& core, Job& job) {
     error.param = "prompt_logprobs";
     error.message = fmt::format(
         "prompt_logprobs for this prompt would take about {} bytes; at most {} are allowed: ask for fewer alternatives "
-        "or "
-        "send a shorter prompt",
+        "or send a shorter prompt",
         prompt_bytes, core.options.limits.prompt_logprob_bytes_max);
     return error;
   }

@@ -171,6 +171,7 @@ TEST(Rules, TooLongIsA400ThatClientsRecognise) {
     const auto reply = bench.post(kChat, ask(more));
     EXPECT_EQ(reply->status(), 400);
     EXPECT_NE(reply->body().find("maximum context length"), std::string::npos);
+    EXPECT_EQ(reply->body().find('-'), std::string::npos) << "no number has run over: " << reply->body();
     EXPECT_EQ(text_at(json_of(reply->body()), "error.code"), "context_length_exceeded");
   }
   std::string prompt = "[1";

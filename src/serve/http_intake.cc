@@ -119,8 +119,10 @@ void Intake::read_head() {
   const std::string_view target = view(message.target());
   raw_path_ = target.substr(0, target.find('?'));
   if (!read_headers()) return;
-  const bool coded = request_.headers.contains("transfer-encoding");
-  if (coded && (http_1_0_ || !parser.chunked()))
+  const auto coding = request_.headers.find("transfer-encoding");
+  const bool coded = coding != request_.headers.end();
+  // Beast looks at the last coding only; one before it would be left in the body.
+  if (coded && (http_1_0_ || !parser.chunked() || !equal_ignoring_case(coding->second, "chunked")))
     return fail(400, "the header Transfer-Encoding must be 'chunked', in HTTP/1.1");
   if (coded && request_.headers.contains("content-length"))
     return fail(400, "the headers Content-Length and Transfer-Encoding exclude each other");

@@ -9,6 +9,7 @@
 #include "serve/metrics.h"
 #include "serve/outbox.h"
 #include "serve/routes.h"
+#include "serve/server.h"
 #include "text/json.h"
 
 namespace perigee::serve {
@@ -152,6 +153,11 @@ TEST(HttpOutbox, TheBoundHoldsAndTheCallbackComesFromTheSocketsThread) {
   EXPECT_EQ(called, 0);
   outbox->peer_gone();
   EXPECT_EQ(called, 1);
+}
+
+// Load generators and agents pause for longer than the few seconds that some servers give.
+TEST(HttpLimits, IdleConnectionsAreKeptForMinutesUnlessAFlagSaysOtherwise) {
+  EXPECT_GE(ServerOptions().limits.keep_alive_s, 600);
 }
 
 TEST(HttpErrors, BodiesAreJsonWhateverTheMessage) {

@@ -11,7 +11,7 @@ namespace {
 using testing::Client;
 using testing::eventually;
 using testing::Response;
-using testing::Script;
+using testing::ScriptedRoutes;
 
 class HttpServer : public ::testing::Test {
  protected:
@@ -39,7 +39,7 @@ class HttpServer : public ::testing::Test {
     return client.response();
   }
 
-  Script script_;
+  ScriptedRoutes script_;
   std::mutex mutex_;
   std::string log_;
   std::shared_ptr<ServerState> state_;
@@ -106,6 +106,8 @@ TEST_F(HttpServer, MalformedRequestsAreRefusedAndTheConnectionEnds) {
       {post + "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400},
       {post + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400},
       {post + "Transfer-Encoding: gzip\r\n\r\n", 400},
+      {post + "Transfer-Encoding: gzip, chunked\r\n\r\n", 400},
+      {post + "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
       {post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
       {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n", 415},
       {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n", 415},

@@ -19,10 +19,10 @@ namespace {
 using testing::Client;
 using testing::eventually;
 using testing::Response;
-using testing::Script;
+using testing::ScriptedRoutes;
 using testing::SelfSigned;
 
-std::unique_ptr<Server> started(ServerOptions options, Script& script) {
+std::unique_ptr<Server> started(ServerOptions options, ScriptedRoutes& script) {
   options.port = 0;
   auto server = Server::create(std::move(options), script.routes());
   CHECK(server.ok());
@@ -45,7 +45,7 @@ size_t entries(const char* folder) {
 }
 
 TEST(HttpStream, ComesPieceByPieceAndLeavesTheConnectionUsable) {
-  Script script;
+  ScriptedRoutes script;
   auto server = started({}, script);
   Client client(server->port());
   for (int round = 0; round < 3; ++round) {
@@ -62,7 +62,7 @@ TEST(HttpStream, ComesPieceByPieceAndLeavesTheConnectionUsable) {
 }
 
 TEST(HttpStream, SixteenAtOnceDoNotMix) {
-  Script script;
+  ScriptedRoutes script;
   ServerOptions options;
   options.io_threads = 2;
   auto server = started(std::move(options), script);
@@ -82,7 +82,7 @@ TEST(HttpStream, SixteenAtOnceDoNotMix) {
 }
 
 TEST(HttpStream, AbandonedStreamsLackTheirEnd) {
-  Script script;
+  ScriptedRoutes script;
   auto server = started({}, script);
   Client client(server->port());
   const Response response = client.get("/abandon");
@@ -93,7 +93,7 @@ TEST(HttpStream, AbandonedStreamsLackTheirEnd) {
 }
 
 TEST(HttpStream, AnIdleStreamOfEventsIsKeptAlive) {
-  Script script;
+  ScriptedRoutes script;
   ServerOptions options;
   options.limits.sse_keep_alive_s = 0.2;
   auto server = started(std::move(options), script);
@@ -109,7 +109,7 @@ TEST(HttpStream, AnIdleStreamOfEventsIsKeptAlive) {
 }
 
 TEST(HttpStream, APeerThatLeavesIsNoticedThoughNothingIsWritten) {
-  Script script;
+  ScriptedRoutes script;
   auto state = std::make_shared<ServerState>();
   ServerOptions options;
   options.state = state;
@@ -140,7 +140,7 @@ TEST(HttpStream, APeerThatLeavesIsNoticedThoughNothingIsWritten) {
 }
 
 TEST(HttpStream, AReaderThatStopsIsCut) {
-  Script script;
+  ScriptedRoutes script;
   auto state = std::make_shared<ServerState>();
   ServerOptions options;
   options.state = state;
@@ -157,7 +157,7 @@ TEST(HttpStream, AReaderThatStopsIsCut) {
 }
 
 TEST(HttpStream, AReaderThatNeverReadsAWholeAnswerIsCutAfterATime) {
-  Script script;
+  ScriptedRoutes script;
   auto state = std::make_shared<ServerState>();
   ServerOptions options;
   options.state = state;
@@ -172,7 +172,7 @@ TEST(HttpStream, AReaderThatNeverReadsAWholeAnswerIsCutAfterATime) {
 }
 
 TEST(HttpStream, DrainLetsStreamsFinish) {
-  Script script;
+  ScriptedRoutes script;
   ServerOptions options;
   auto state = std::make_shared<ServerState>();
   options.state = state;
@@ -195,7 +195,7 @@ TEST(HttpStream, DrainLetsStreamsFinish) {
 }
 
 TEST(HttpStream, DrainBreaksOffWhatDoesNotFinishInTime) {
-  Script script;
+  ScriptedRoutes script;
   auto server = started({}, script);
   Client busy(server->port());
   busy.send("GET /stream?n=1000000&ms=2 HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -213,7 +213,7 @@ TEST(HttpStream, StopLeavesNothingBehind) {
   const size_t threads = entries("/proc/self/task");
   const size_t files = entries("/proc/self/fd");
   for (int round = 0; round < 5; ++round) {
-    Script script;
+    ScriptedRoutes script;
     ServerOptions options;
     options.io_threads = 2;
     auto server = started(std::move(options), script);
@@ -279,7 +279,7 @@ class TlsClient {
 
 TEST(HttpTls, TheSameThroughTls) {
   const SelfSigned files;
-  Script script;
+  ScriptedRoutes script;
   auto state = std::make_shared<ServerState>();
   ServerOptions options;
   options.tls_certificate = files.certificate_path;

@@ -182,9 +182,9 @@ inline bool eventually(const std::function<bool()>& condition, double seconds = 
 //   GET  /hold[?begin=1]    nothing at all until release(); with begin, a stream that is silent
 //   GET  /abandon           one event, then the end of the connection
 //   GET  /throw, /forget    a handler that fails, one that loses its reply
-class Script {
+class ScriptedRoutes {
  public:
-  ~Script() {
+  ~ScriptedRoutes() {
     stop_ = true;
     for (auto& thread : threads_) thread.join();
   }

@@ -56,8 +56,11 @@ Status Session::submit_all(Job& job) {
     std::vector<int32_t>& prompt = job.prompts[choices_[i]->prompt];
     const bool is_last = static_cast<int64_t>(i + 1) % job.common.n == 0;
     request.prompt = is_last ? std::move(prompt) : prompt;
-    if (job.constraint != nullptr)
-      request.constraint = i == 0 ? job.constraint : std::shared_ptr(job.constraint->clone());
+    // The last choice of all takes the constraint over: copies must be made before the engine's thread moves it.
+    if (job.constraint != nullptr) {
+      const bool is_very_last = i + 1 == choices_.size();
+      request.constraint = is_very_last ? std::move(job.constraint) : std::shared_ptr(job.constraint->clone());
+    }
     Result<engine::RequestKey> key =
         core_->backend->submit(std::move(request), [self = shared_from_this(), i](engine::TokenUpdate&& update) {
           self->core_->delivery.post(self, i, std::move(update));

@@ -10,14 +10,15 @@ namespace perigee::text {
 namespace {
 
 constexpr size_t kToolNameBytesMax = 256;
+// Of all calls of a request: more than a full context has, and little enough that the values in it fit into memory.
+constexpr size_t kArgumentBytesMax = 8 << 20;
 
 Error wrong_kind(const std::string& field, std::string_view wanted, const Json& value) {
   return invalid_argument("{} must be {}, not {}", field, wanted, value.kind_name());
 }
 
 // The string member `key` of `object`; empty when absent or null.
-Result<std::string> optional_string(const Json& object, std::string_view key,
-                                    const std::string& where) {
+Result<std::string> optional_string(const Json& object, std::string_view key, const std::string& where) {
   const Json* value = object.find_set(key);
   if (value == nullptr) return std::string();
   if (!value->is_string()) return wrong_kind(fmt::format("{}.{}", where, key), "a string", *value);
@@ -28,23 +29,19 @@ Result<std::string> optional_string(const Json& object, std::string_view key,
 Result<std::vector<std::string>> read_content(const Json& content, const std::string& field) {
   if (content.is_string()) return std::vector<std::string>{content.as_string()};
   if (!content.is_array()) return wrong_kind(field, "a string or a list of text parts", content);
-  if (content.items().empty())
-    return invalid_argument("{} is an empty list; give a string or text parts", field);
+  if (content.items().empty()) return invalid_argument("{} is an empty list; give a string or text parts", field);
   std::vector<std::string> parts;
   for (size_t i = 0; i < content.items().size(); ++i) {
     const Json& part = content.items()[i];
     const std::string where = fmt::format("{}[{}]", field, i);
     if (!part.is_object()) return wrong_kind(where, "an object with `type` and `text`", part);
     const Json* type = part.find("type");
-    if (type == nullptr || !type->is_string())
-      return invalid_argument("{}.type must be \"text\"", where);
+    if (type == nullptr || !type->is_string()) return invalid_argument("{}.type must be \"text\"", where);
     if (type->as_string() != "text") {
-      return invalid_argument("{}.type \"{}\" is not supported here; use \"text\"", where,
-                              type->as_string());
+      return invalid_argument("{}.type \"{}\" is not supported here; use \"text\"", where, type->as_string());
     }
     const Json* text = part.find("text");
-    if (text == nullptr || !text->is_string())
-      return invalid_argument("{}.text must be a string", where);
+    if (text == nullptr || !text->is_string()) return invalid_argument("{}.text must be a string", where);
     parts.push_back(text->as_string());
   }
   return parts;
@@ -88,8 +85,7 @@ Result<Json> read_tool(const Json& tool, const std::string& where, std::set<std:
     return wrong_kind(where + ".function.parameters", "an object", *parameters);
   }
   const Json* strict = function->find_set("strict");
-  if (strict != nullptr && !strict->is_bool())
-    return wrong_kind(where + ".function.strict", "a boolean", *strict);
+  if (strict != nullptr && !strict->is_bool()) return wrong_kind(where + ".function.strict", "a boolean", *strict);
   Json kept = tool;
   for (auto& [key, value] : kept.members()) {
     if (key == "function")
@@ -98,8 +94,7 @@ Result<Json> read_tool(const Json& tool, const std::string& where, std::set<std:
   return kept;
 }
 
-Result<std::vector<Json>> read_tools(const Json& tools, const std::string& field,
-                                     std::set<std::string>& names) {
+Result<std::vector<Json>> read_tools(const Json& tools, const std::string& field, std::set<std::string>& names) {
   if (!tools.is_array()) return wrong_kind(field, "a list of tools", tools);
   if (tools.items().empty())
     return invalid_argument("{} is an empty list; leave it out when there are no tools", field);
@@ -118,8 +113,7 @@ Status read_arguments(const Json& arguments, const std::string& field, ToolCall&
     call.arguments = arguments;
     return {};
   }
-  if (!arguments.is_string())
-    return wrong_kind(field, "an object or a string that holds one", arguments);
+  if (!arguments.is_string()) return wrong_kind(field, "an object or a string that holds one", arguments);
   const std::string& text = arguments.as_string();
   if (is_blank(text)) return {};
   Result<Json> parsed = parse_json(text, field);
@@ -133,6 +127,18 @@ Status read_arguments(const Json& arguments, const std::string& field, ToolCall&
   return {};
 }
 
+// The bytes of all arguments that are given as text.
+size_t argument_bytes(const Json& message) {
+  const Json* calls = message.find("tool_calls");
+  size_t bytes = 0;
+  for (size_t i = 0; calls != nullptr && calls->is_array() && i < calls->items().size(); ++i) {
+    const Json* function = calls->items()[i].find("function");
+    const Json* arguments = function == nullptr ? nullptr : function->find("arguments");
+    if (arguments != nullptr && arguments->is_string()) bytes += arguments->as_string().size();
+  }
+  return bytes;
+}
+
 Result<std::vector<ToolCall>> read_tool_calls(const Json& calls, const std::string& field) {
   if (!calls.is_array()) return wrong_kind(field, "a list of calls", calls);
   std::vector<ToolCall> out;
@@ -142,8 +148,7 @@ Result<std::vector<ToolCall>> read_tool_calls(const Json& calls, const std::stri
     if (!item.is_object()) return wrong_kind(where, "an object", item);
     const Result<std::string> type = optional_string(item, "type", where);
     if (!type.ok()) return type.error();
-    if (!type->empty() && *type != "function")
-      return invalid_argument("{}.type must be \"function\"", where);
+    if (!type->empty() && *type != "function") return invalid_argument("{}.type must be \"function\"", where);
     const Json* function = item.find("function");
     if (function == nullptr || !function->is_object()) {
       return invalid_argument("{}.function must be an object with `name` and `arguments`", where);
@@ -169,8 +174,7 @@ Result<std::vector<ToolCall>> read_tool_calls(const Json& calls, const std::stri
 
 Result<Role> read_role(const Json& item, const std::string& where) {
   const Json* role = item.find("role");
-  if (role == nullptr || !role->is_string())
-    return invalid_argument("{}.role must be a string", where);
+  if (role == nullptr || !role->is_string()) return invalid_argument("{}.role must be a string", where);
   const std::string& name = role->as_string();
   if (name == "system" || name == "developer")
     return Role::kSystem;  // the same guardrail by its newer name
@@ -314,9 +318,14 @@ class RequestReader {
     const Json* messages = body_.is_array() ? &body_ : body_.find("messages");
     if (messages == nullptr) return invalid_argument("messages is missing");
     if (!messages->is_array()) return wrong_kind("messages", "a list of messages", *messages);
-    if (messages->items().empty())
-      return invalid_argument("messages is an empty list; give at least one message");
+    if (messages->items().empty()) return invalid_argument("messages is an empty list; give at least one message");
+    size_t in_calls = 0;
     for (size_t i = 0; i < messages->items().size(); ++i) {
+      in_calls += argument_bytes(messages->items()[i]);
+      if (in_calls > kArgumentBytesMax) {
+        return invalid_argument("messages[{}].tool_calls: all arguments up to here have {} bytes; at most {} are allowed",
+                                i, in_calls, kArgumentBytesMax);
+      }
       MessageReader reader(messages->items()[i], fmt::format("messages[{}]", i), tool_names_);
       Result<Message> message = reader.read();
       if (!message.ok()) return message.error();

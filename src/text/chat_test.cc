@@ -267,6 +267,17 @@ TEST(ChatRefusals, ToolCallsOfTheHistory) {
                       "allowed in assistant messages only");
 }
 
+TEST(ChatRefusals, ArgumentsOfAllCallsTogetherAreBounded) {
+  const std::string call = R"({"function": {"name": "f", "arguments": ")" + std::string(1 << 20, 'x') + "\"}}";
+  const auto history = [&](int calls) {
+    std::string list = call;
+    for (int i = 1; i < calls; ++i) list += "," + call;
+    return R"([{"role": "user", "content": ""}, {"role": "assistant", "content": null, "tool_calls": [)" + list + "]}]";
+  };
+  EXPECT_TRUE(parse(history(8)).ok());
+  expect_refused_text(history(9), "messages[1].tool_calls: all arguments up to here have 9437184 bytes");
+}
+
 TEST(ChatRefusals, ToolResults) {
   expect_refused({
       {R"([{"role": "tool", "content": "x"}])", "messages[0].tool_call_id must name the call"},

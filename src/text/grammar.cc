@@ -98,7 +98,7 @@ struct GrammarCompiler::Impl {
   Result<TextRulePtr> body(const StructuredOutputs& wanted);
   Result<TextRulePtr> response(const ChatRequest& request);
   Status add_tools(const ChatRequest& request, AnswerPlan& plan);
-  Status add_tool(const Json& tool, const std::string& field, AnswerPlan& plan);
+  Status add_tool(const Json& tool, const std::string& field, int64_t& copies, AnswerPlan& plan);
 
   std::shared_ptr<const TokenTable> table;
   RuleCompiler rules;
@@ -111,7 +111,8 @@ GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, Options options)
 GrammarCompiler::~GrammarCompiler() = default;
 
 Result<TextRulePtr> GrammarCompiler::Impl::schema(const Json& schema, const std::string& field) {
-  if (const Status checked = check_schema(schema, field); !checked.ok()) return checked.error();
+  int64_t copies = 0;
+  if (const Status checked = check_schema(schema, field, copies); !checked.ok()) return checked.error();
   return schema_rule(rules, schema, field);
 }
 
@@ -143,14 +144,14 @@ Result<TextRulePtr> GrammarCompiler::Impl::response(const ChatRequest& request) 
   return any_rule();
 }
 
-Status GrammarCompiler::Impl::add_tool(const Json& tool, const std::string& field, AnswerPlan& plan) {
+Status GrammarCompiler::Impl::add_tool(const Json& tool, const std::string& field, int64_t& copies, AnswerPlan& plan) {
   const Json& function = *tool.find("function");
   const std::string& name = function.find("name")->as_string();
   const Json* strict = function.find_set("strict");
   const bool is_strict = strict != nullptr && strict->is_bool() && strict->as_bool();
   const Json* declared = function.find_set("parameters");
   const Json parameters = declared == nullptr ? any_object_schema() : *declared;
-  Result<ToolRule> rule = tool_rule(rules, name, parameters, field + ".function.parameters");
+  Result<ToolRule> rule = tool_rule(rules, name, parameters, field + ".function.parameters", copies);
   if (!rule.ok() && !is_strict) rule = free_tool_rule(rules, name);
   if (!rule.ok()) return rule.error();
   if (plan.tools.size() == kRuledToolsMax) {
@@ -186,8 +187,9 @@ Status GrammarCompiler::Impl::add_tools(const ChatRequest& request, AnswerPlan& 
   plan.tool_use = ToolUse::kRuled;
   plan.calls_min = chosen ? 1 : 0;
   plan.calls_max = request.tool_choice == ToolChoice::kNamed ? 1 : std::numeric_limits<int>::max();
+  int64_t copies = 0;
   for (const auto& [tool, field] : tools) {
-    if (const Status added = add_tool(*tool, field, plan); !added.ok()) return added;
+    if (const Status added = add_tool(*tool, field, copies, plan); !added.ok()) return added;
   }
   return {};
 }

@@ -154,6 +154,40 @@ TEST(Refusal, TheLargestThatAreAllowedAreQuick) {
   schema_refusal(R"({"$ref":"#/$defs/d0","$defs":{)" + defs + "}}");
 }
 
+// The library builds a pattern within JSON by copying what it has for each repetition: a{16000} would take minutes, and so
+// would a thousand short ones.
+TEST(Refusal, PatternsOfASchemaThatRepeatTooMuch) {
+  const auto with_pattern = [](const std::string& pattern) { return R"({"type":"string","pattern":")" + pattern + "\"}"; };
+  EXPECT_EQ(schema_refusal(with_pattern("^[a-z]{0,1000}$")), "");
+  EXPECT_EQ(schema_refusal(with_pattern("^((a{10}){10}){10}$")), "");
+  for (const char* pattern : {"^a{1500}$", "^a{16000}$", "a{0,100000}", "a{16000,}", "^(ab){1200}$", "(a{1000}b){3}c{1000}"}) {
+    EXPECT_THAT(schema_refusal(with_pattern(pattern)), HasSubstr("structured_outputs.json.pattern repeats too much")) << pattern;
+  }
+  std::string members = R"("a":{})", keys = R"("a":{})";
+  for (int i = 0; i < 400; ++i) {
+    members += fmt::format(R"(,"p{}":{{"type":"string","pattern":"^a{{{}}}$"}})", i, 100 + i);
+    keys += fmt::format(R"(,"^a{{{}}}$":{{}})", 100 + i);
+  }
+  EXPECT_THAT(schema_refusal(R"({"properties":{)" + members + "}}"), HasSubstr("repeats too much, with the patterns before it"));
+  EXPECT_THAT(schema_refusal(R"({"patternProperties":{)" + keys + "}}"), HasSubstr("patternProperties (a key) repeats too much"));
+  EXPECT_THAT(schema_refusal(R"j({"patternProperties":{"(?=a)":{}}})j"), HasSubstr("looks ahead"));
+}
+
+TEST(Refusal, PatternsOfAllToolsCountTogether) {
+  const GrammarCompiler compiler = demo_compiler();
+  std::string tools;
+  for (int i = 0; i < 40; ++i) {
+    tools += fmt::format(R"({}{{"type":"function","function":{{"name":"f{}","strict":true,"parameters":{{"type":"object",
+        "properties":{{"o":{{"type":"object","properties":{{"s":{{"type":"string","pattern":"^a{{{}}}$"}}}}}}}}}}}}}})",
+                         i > 0 ? "," : "", i, 500 + i);
+  }
+  const auto request = parse_chat_request(json_of(R"({"messages":[{"role":"user","content":"x"}],"tools":[)" + tools + "]}"));
+  ASSERT_TRUE(request.ok()) << request.error().message;
+  const auto made = compiler.for_chat(*request);
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.error().message, HasSubstr("repeats too much"));
+}
+
 TEST(Refusal, RegularExpressions) {
   EXPECT_THAT(regex_refusal("(a"), HasSubstr("structured_outputs.regex cannot be followed"));
   EXPECT_THAT(regex_refusal("[a"), HasSubstr("structured_outputs.regex cannot be followed"));

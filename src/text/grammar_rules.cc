@@ -62,7 +62,7 @@ size_t class_end(std::string_view regex, size_t at) {
 
 }  // namespace
 
-Status check_regex(std::string_view regex, const std::string& field) {
+Status check_regex(std::string_view regex, const std::string& field, int64_t* copies) {
   if (regex.size() > kRegexBytesMax) {
     return invalid_argument("{} has {} bytes; at most {} are allowed", field, regex.size(), kRegexBytesMax);
   }
@@ -90,6 +90,7 @@ Status check_regex(std::string_view regex, const std::string& field) {
       sizes.pop_back();
       sizes.back() += last;
     } else if (const int64_t times = c == '{' ? repetition_at(regex, at, end) : 0; times > 0) {
+      if (copies != nullptr) *copies = std::min(*copies + last * times * times, kRegexCopiesCounted);
       sizes.back() += last * (times - 1);
       last *= times;
       at = end;

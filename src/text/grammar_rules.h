@@ -25,9 +25,11 @@ inline constexpr size_t kRegexBytesMax = 8 * 1024;
 inline constexpr size_t kEbnfBytesMax = 64 * 1024;
 inline constexpr int64_t kRegexAtomsMax = 100'000;  // after repetitions are written out
 inline constexpr int kRegexNestingMax = 64;
+inline constexpr int64_t kRegexCopiesCounted = 1'000'000'000'000'000;  // kRegexAtomsMax cubed, so no sum runs over
 
-// Refuses what is too long, too deep, not UTF-8, or would be too large written out.
-Status check_regex(std::string_view regex, const std::string& field);
+// Refuses what is too long, too deep, not UTF-8, or would be too large written out. Adds to `copies`, for each repetition {n},
+// the parts of what is repeated times n squared, up to kRegexCopiesCounted in all.
+Status check_regex(std::string_view regex, const std::string& field, int64_t* copies = nullptr);
 
 class RuleCompiler {
  public:

@@ -405,8 +405,8 @@ Result<TextRulePtr> schema_rule(RuleCompiler& rules, const Json& schema, const s
 }
 
 Result<ToolRule> tool_rule(RuleCompiler& rules, const std::string& name, const Json& parameters,
-                           const std::string& field) {
-  if (const Status checked = check_schema(parameters, field); !checked.ok()) return checked.error();
+                           const std::string& field, int64_t& copies) {
+  if (const Status checked = check_schema(parameters, field, copies); !checked.ok()) return checked.error();
   const Json* schema = &parameters;
   if (const Json* ref = parameters.find("$ref")) schema = resolve_ref(parameters, ref->as_string());
   const Json* type = schema->find("type");
@@ -448,7 +448,8 @@ Result<ToolRule> tool_rule(RuleCompiler& rules, const std::string& name, const J
 }
 
 Result<ToolRule> free_tool_rule(RuleCompiler& rules, const std::string& name) {
-  return tool_rule(rules, name, Json::object({}), "tools");
+  int64_t copies = 0;
+  return tool_rule(rules, name, Json::object({}), "tools", copies);
 }
 
 }  // namespace perigee::text

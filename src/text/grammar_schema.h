@@ -33,7 +33,12 @@ inline constexpr size_t kSchemaEnumMax = 1'000;          // values of one list
 inline constexpr int64_t kSchemaCountMax = 1'000'000;    // of lengths and numbers of items
 inline constexpr int64_t kSchemaPropertyCountMax = 100;  // of minProperties and maxProperties, which cost a state each
 
-Status check_schema(const Json& schema, const std::string& field);
+// The sum over all repetitions {n} in the patterns of a request's schemas, each the parts of what is repeated times n squared:
+// a{1000} and another one take half a second.
+inline constexpr int64_t kSchemaPatternCopiesMax = 2'000'000;
+
+// `copies` is counted on from schema to schema of one request.
+Status check_schema(const Json& schema, const std::string& field, int64_t& copies);
 
 // What "#/a/b" names in `root`; nullptr if nothing.
 const Json* resolve_ref(const Json& root, std::string_view ref);
@@ -43,7 +48,7 @@ Result<TextRulePtr> schema_rule(RuleCompiler& rules, const Json& schema, const s
 
 // Fails if a part of `parameters` cannot be followed.
 Result<ToolRule> tool_rule(RuleCompiler& rules, const std::string& name, const Json& parameters,
-                           const std::string& field);
+                           const std::string& field, int64_t& copies);
 // Any keys with any values.
 Result<ToolRule> free_tool_rule(RuleCompiler& rules, const std::string& name);
 

@@ -12,7 +12,8 @@ constexpr int kRefHopsMax = 32;
 
 class SchemaChecker {
  public:
-  SchemaChecker(const Json& root, const std::string& field) : root_(root), field_(field) {}
+  SchemaChecker(const Json& root, const std::string& field, int64_t& copies)
+      : root_(root), field_(field), copies_(copies) {}
 
   Status check(const Json& schema, const std::string& where, int depth) {
     if (schema.is_bool()) return {};
@@ -53,14 +54,22 @@ class SchemaChecker {
     if (key == "required") return check_required(value, where);
     if (key == "pattern" || key == "format") {
       if (!value.is_string()) return wrong(where, "a string", value);
-      return key == "pattern" ? check_regex(value.as_string(), where) : Status();
+      return key == "pattern" ? check_pattern(value.as_string(), where) : Status();
     }
-    if (is_one_of(key, kMaps)) return check_map(value, where, depth);
+    if (is_one_of(key, kMaps)) return check_map(value, where, depth, key == "patternProperties");
     if (is_one_of(key, kLists)) return check_list(value, where, depth);
     if (is_one_of(key, kCounts)) return check_count(value, where, key.ends_with("Properties"));
     if (is_one_of(key, kSchemas)) return check(value, where, depth + 1);
     if (is_one_of(key, kNumbers) && !value.is_number()) return wrong(where, "a number", value);
     return {};
+  }
+
+  // Patterns within JSON are built by copying, for each repetition, all that stands before it.
+  Status check_pattern(const std::string& regex, const std::string& where) {
+    if (const Status checked = check_regex(regex, where, &copies_); !checked.ok()) return checked;
+    if (copies_ <= kSchemaPatternCopiesMax) return {};
+    return invalid_argument("{} repeats too much, with the patterns before it; minLength and maxLength bound long strings",
+                            where);
   }
 
   static Status check_type(const Json& value, const std::string& where) {
@@ -108,13 +117,16 @@ class SchemaChecker {
     return invalid_argument("{} must be a whole number from 0 to {}", where, most);
   }
 
-  Status check_map(const Json& value, const std::string& where, int depth) {
+  Status check_map(const Json& value, const std::string& where, int depth, bool by_pattern) {
     if (!value.is_object()) return wrong(where, "an object", value);
     if (value.members().size() > kSchemaPropertiesMax) {
       return invalid_argument("{} has {} members; at most {} are allowed", where, value.members().size(),
                               kSchemaPropertiesMax);
     }
     for (const auto& [key, schema] : value.members()) {
+      if (by_pattern) {
+        if (const Status checked = check_pattern(key, where + " (a key)"); !checked.ok()) return checked;
+      }
       if (const Status checked = check(schema, where + "." + key, depth + 1); !checked.ok()) return checked;
     }
     return {};
@@ -134,15 +146,16 @@ class SchemaChecker {
   const Json& root_;
   const std::string& field_;
   int64_t nodes_ = 0;
+  int64_t& copies_;
 };
 
 }  // namespace
 
-Status check_schema(const Json& schema, const std::string& field) {
+Status check_schema(const Json& schema, const std::string& field, int64_t& copies) {
   if (const size_t bytes = print_json(schema, kJsonCompact).size(); bytes > kSchemaBytesMax) {
     return invalid_argument("{} has {} bytes; at most {} are allowed", field, bytes, kSchemaBytesMax);
   }
-  return SchemaChecker(schema, field).check(schema, field, 1);
+  return SchemaChecker(schema, field, copies).check(schema, field, 1);
 }
 
 const Json* resolve_ref(const Json& root, std::string_view ref) {

@@ -13,8 +13,8 @@ namespace perigee::text {
 // Receives nlohmann's parse events and builds the document without recursion.
 class JsonBuilder {
  public:
-  JsonBuilder(std::string_view text, std::string_view what, int depth_max)
-      : text_(text), what_(what), depth_max_(depth_max) {}
+  JsonBuilder(std::string_view text, std::string_view what, int depth_max, size_t values_max)
+      : text_(text), what_(what), depth_max_(depth_max), values_max_(values_max) {}
 
   bool null() { return put(Json()); }
   bool boolean(bool value) { return put(Json::boolean(value)); }
@@ -60,6 +60,10 @@ class JsonBuilder {
 
  private:
   bool put(Json value) {
+    if (++values_ > values_max_) {
+      error_ = fmt::format("{} holds more than {} values", what_, values_max_);
+      return false;
+    }
     if (open_.empty()) {
       root_ = std::move(value);
     } else if (open_.back().is_array()) {
@@ -132,6 +136,8 @@ class JsonBuilder {
   std::string_view text_;
   std::string_view what_;
   int depth_max_;
+  size_t values_max_;
+  size_t values_ = 0;
   Json root_;
   std::vector<Json> open_;         // containers from the root inwards
   std::vector<std::string> keys_;  // the key that waits for its value, per open container
@@ -258,8 +264,8 @@ const Json* Json::find_set(std::string_view key) const {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
-Result<Json> parse_json(std::string_view text, std::string_view what, int depth_max) {
-  JsonBuilder builder(text, what, depth_max);
+Result<Json> parse_json(std::string_view text, std::string_view what, int depth_max, size_t values_max) {
+  JsonBuilder builder(text, what, depth_max, values_max);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
 }

@@ -5,10 +5,9 @@
 //         digits) stay different things.
 // Owner   text.
 // Threads Value type.
-// Errors  parse() returns a sentence with line and column. A document that is too deep, holds a
-// lone surrogate, or a
-//         number beyond a double is refused. Of members with the same key the last value counts, at
-//         the first one's place, as in a Python dict.
+// Errors  parse() returns a sentence with line and column. A document that is too deep, has too many
+//         values, holds a lone surrogate, or a number beyond a double is refused. Of members with the same key
+//         the last value counts, at the first one's place, as in a Python dict.
 // Source  RFC 8259; Python's json and float.__repr__.
 #pragma once
 
@@ -76,9 +75,13 @@ class Json {
 inline constexpr int kJsonDepthMax =
     128;  // deeper documents are attacks; Python itself stops at about 1,000
 
+// Two bytes of text make a value of about a hundred, so the values are bounded as well as the text: two million are a full
+// context of token ids twice.
+inline constexpr size_t kJsonValuesMax = 2 << 20;
+
 // `what` names the text in the error sentence: a file, a field.
 Result<Json> parse_json(std::string_view text, std::string_view what,
-                        int depth_max = kJsonDepthMax);
+                        int depth_max = kJsonDepthMax, size_t values_max = kJsonValuesMax);
 
 struct JsonStyle {
   std::string_view item_separator = ", ";

@@ -69,6 +69,17 @@ TEST(Json, DepthIsBoundedAndDeepTextIsRefusedWithoutRecursion) {
   EXPECT_FALSE(parse_json(std::string(129, '[') + std::string(129, ']'), "body").ok());
 }
 
+TEST(Json, ManySmallValuesAreRefusedBeforeTheyFillTheMemory) {
+  std::string many = "[0";
+  for (size_t i = 0; i < kJsonValuesMax; ++i) many += ",0";
+  const Result<Json> refused = parse_json(many + "]", "body");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("body holds more than 2097152 values"), std::string::npos);
+  // Containers and members count as well; equal keys count each time.
+  EXPECT_TRUE(parse_json(R"([{"a":1,"a":2},[]])", "body", kJsonDepthMax, 5).ok());
+  EXPECT_FALSE(parse_json(R"([{"a":1,"a":2},[]])", "body", kJsonDepthMax, 4).ok());
+}
+
 TEST(Json, WholeNumbersAreReadOnlyFromIntegers) {
   EXPECT_EQ(*parse_json("-42", "t")->as_int64(), -42);
   EXPECT_FALSE(parse_json("1.0", "t")->as_int64().ok());

@@ -159,6 +159,16 @@ def test_cached_tokens_of_the_second_call(client):
   assert 0 < second.usage.prompt_tokens_details.cached_tokens < second.usage.prompt_tokens
 
 
+def test_the_same_long_prompt_four_times(server):
+  """A model whose states are hit as well as its latents: no request after the first computes the prompt again."""
+  prompt = [5 + (7 * i + i // 300) % 1500 for i in range(5000)]
+  made = [server.answer("/v1/completions", {"prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True})
+          for _ in range(4)]
+  cached = [m["usage"]["prompt_tokens_details"]["cached_tokens"] for m in made]
+  assert cached[0] == 0 and all(4900 < c < 5000 for c in cached[1:]), cached
+  assert len({m["choices"][0]["text"] for m in made}) == 1
+
+
 def test_responses(client):
   whole = client.responses.create(model="demo", input=SUM, temperature=0, max_output_tokens=300)
   assert whole.status == "completed" and whole.output_text == chat(client).choices[0].message.content

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import signal
 import socket
 import threading
 import time
@@ -65,6 +66,12 @@ def test_a_killed_server_never_seems_to_have_finished(perigee):
           one.kill()
     _, reason, done = read_stream(seen)
     assert len(seen) >= 5 and reason is None and not done
+
+
+def test_a_crash_is_no_clean_exit(perigee):
+  with Server(perigee) as one:
+    one.process.send_signal(signal.SIGABRT)  # as a failed check does
+    assert one.exit_status() == -signal.SIGABRT
 
 
 def test_a_stalled_engine_shows_in_health(perigee):
