@@ -48,7 +48,7 @@ fi
 # again; a few come as sources only and are built with this setuptools.
 if [ "$with_all" -eq 1 ] && ! cmp -s tools/requirements-clients.txt .venv-clients/installed.txt; then
   /usr/bin/python3 -m venv --clear .venv-clients
-  clients_pip=(.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check --retries 5)
+  clients_pip=(.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check)
   "${clients_pip[@]}" setuptools==80.9.0 wheel==0.45.1
   "${clients_pip[@]}" --no-build-isolation --use-pep517 --no-deps --no-compile -r tools/requirements-clients.txt
   cp tools/requirements-clients.txt .venv-clients/installed.txt

@@ -24,7 +24,7 @@ CHOICES = [
 ]
 QUESTIONS = ["What is 12 + 7?", "The capital of France is", "Tom has 3 apples.\n\nHe gets 4 more.", "Once upon a time"]
 TEXTS = ["The sun is hot. Tom has 3 apples and 4 pears.", "hello"]
-STOP = "a"
+STOP = "."
 TOKENS_MAX = 24
 
 
