@@ -143,25 +143,35 @@ def tokenizer(tmp_path_factory):
 REQUESTS = 24
 
 
-def test_aiperf_completes_a_load_of_streams(server, tokenizer, tmp_path):
-  """Each prompt counted by the client has as many tokens as the server says; no request fails; all tokens arrive."""
+def load(server, folder, endpoint, tokenizer, *flags):
+  """A load of streams of TOKENS_MAX tokens each, in which no request fails: the values of each request."""
   before = server.gauge("vllm:generation_tokens_total")
-  run(tmp_path, "aiperf", "profile", "--model", "demo", "--url", server.url, "--endpoint-type", "completions", "--streaming",
+  run(folder, "aiperf", "profile", "--model", "demo", "--url", server.url, "--endpoint-type", endpoint, "--streaming",
       "--tokenizer", tokenizer, "--concurrency", 6, "--request-count", REQUESTS, "--isl", 60, "--isl-stddev", 20,
-      "--osl", TOKENS_MAX, "--random-seed", 7, "--extra-inputs", "ignore_eos:true", "--ui", "none", "--workers-max", 1,
-      "--no-gpu-telemetry", "--artifact-dir", tmp_path / "out")
-  whole = json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())
+      "--osl", TOKENS_MAX, "--random-seed", 7, "--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0", "--ui", "none",
+      "--workers-max", 1, "--record-processors", 1, "--no-gpu-telemetry", "--artifact-dir", folder / "out", *flags)
+  whole = json.loads((folder / "out" / "profile_export_aiperf.json").read_text())
   assert (whole["is_complete"], whole["was_cancelled"], whole["error_summary"]) == (True, False, [])
   assert whole["request_count"]["avg"] == REQUESTS and whole["request_error_rate"]["avg"] == 0
-  records = [json.loads(line) for line in (tmp_path / "out" / "profile_export.jsonl").read_text().splitlines()]
-  assert len(records) == REQUESTS
-  prompts = set()
-  for record in records:
-    found = {name: entry["value"] for name, entry in record["metrics"].items()}
-    prompts.add(found["usage_prompt_tokens"])
-    assert found["input_sequence_length"] == found["usage_prompt_tokens"] > 0
-    assert found["usage_completion_tokens"] == TOKENS_MAX
-    assert 0 < found["time_to_first_token"] < found["request_latency"]
-    assert 1 < found["http_req_chunks_received"] <= TOKENS_MAX + 3  # the last piece, the usage and the end mark
-  assert len(prompts) > REQUESTS // 4, "prompts of one length show nothing"
   assert server.gauge("vllm:generation_tokens_total") - before == REQUESTS * TOKENS_MAX
+  lines = (folder / "out" / "profile_export.jsonl").read_text().splitlines()
+  records = [{name: entry["value"] for name, entry in json.loads(line)["metrics"].items()} for line in lines]
+  assert len(records) == REQUESTS
+  for record in records:
+    assert record["usage_completion_tokens"] == TOKENS_MAX
+    assert 0 < record["time_to_first_token"] < record["request_latency"]
+  return records
+
+
+def test_aiperf_counts_the_prompts_as_the_server_does(server, tokenizer, tmp_path):
+  records = load(server, tmp_path, "completions", tokenizer)
+  for record in records:
+    assert record["input_sequence_length"] == record["usage_prompt_tokens"] > 0
+  assert len({r["usage_prompt_tokens"] for r in records}) > REQUESTS // 4, "prompts of one length show nothing"
+
+
+def test_aiperf_reads_the_usage_of_chats(server, tokenizer, tmp_path):
+  for record in load(server, tmp_path, "chat", tokenizer, "--use-server-token-count"):
+    assert record["output_sequence_length"] == TOKENS_MAX
+    assert 0 < record["reasoning_token_count"] == record["usage_reasoning_tokens"] <= TOKENS_MAX
+    assert record["input_sequence_length"] == record["usage_prompt_tokens"] > 0
