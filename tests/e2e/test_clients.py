@@ -148,8 +148,9 @@ def load(server, folder, endpoint, tokenizer, *flags):
   before = server.gauge("vllm:generation_tokens_total")
   run(folder, "aiperf", "profile", "--model", "demo", "--url", server.url, "--endpoint-type", endpoint, "--streaming",
       "--tokenizer", tokenizer, "--concurrency", 6, "--request-count", REQUESTS, "--isl", 60, "--isl-stddev", 20,
-      "--osl", TOKENS_MAX, "--random-seed", 7, "--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0", "--ui", "none",
-      "--workers-max", 1, "--record-processors", 1, "--no-gpu-telemetry", "--artifact-dir", folder / "out", *flags)
+      "--osl", TOKENS_MAX, "--random-seed", 7, "--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0",
+      "--ui", "none", "--workers-max", 1, "--record-processors", 1, "--no-gpu-telemetry", "--artifact-dir", folder / "out",
+      *flags)
   whole = json.loads((folder / "out" / "profile_export_aiperf.json").read_text())
   assert (whole["is_complete"], whole["was_cancelled"], whole["error_summary"]) == (True, False, [])
   assert whole["request_count"]["avg"] == REQUESTS and whole["request_error_rate"]["avg"] == 0
