@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the tools need on Debian 12. Asks nothing, may be run again at any time.
-#   ./setup.sh         everything, CUDA compiler included
-#   ./setup.sh --cpu   without CUDA
+#   ./setup.sh         everything, CUDA compiler and the clients of the full tests included
+#   ./setup.sh --cpu   what the CPU build, the chat and the quick tests need
 set -euo pipefail
 cd "$(dirname "$0")"
 
-with_cuda=1
+with_all=1
 for argument in "$@"; do
   case "$argument" in
-    --cpu) with_cuda=0 ;;
+    --cpu) with_all=0 ;;
     -h|--help) sed -n '2,4s/^# //p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown argument '$argument'; use --cpu or nothing" >&2; exit 2 ;;
   esac
@@ -44,12 +44,22 @@ if ! cmp -s tools/requirements-test.txt .venv/installed-test.txt; then
   cp tools/requirements-test.txt .venv/installed-test.txt
 fi
 
+# Other people's clients for the full tests (about 250 MB). The file lists every dependency, so that nothing is resolved
+# again; a few come as sources only and are built with this setuptools.
+if [ "$with_all" -eq 1 ] && ! cmp -s tools/requirements-clients.txt .venv-clients/installed.txt; then
+  /usr/bin/python3 -m venv --clear .venv-clients
+  clients_pip=(.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check)
+  "${clients_pip[@]}" setuptools==80.9.0 wheel==0.45.1
+  "${clients_pip[@]}" --no-build-isolation --use-pep517 --no-deps --no-compile -r tools/requirements-clients.txt
+  cp tools/requirements-clients.txt .venv-clients/installed.txt
+fi
+
 # xgrammar's C++ core (constrained decoding), built by cmake/xgrammar.cmake.
 .venv/bin/python tools/fetch_sdist.py xgrammar-0.2.9.tar.gz \
   87b466bca2475e29bb0323abc62c6c33cbcbcff47e5fb800a3e2099ac9620b90 third_party/xgrammar
 
 # The CUDA compiler: an installed toolkit if there is one, else the wheels of one pinned release.
-if [ "$with_cuda" -eq 1 ] && [ ! -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
+if [ "$with_all" -eq 1 ] && [ ! -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
   if ! cmp -s tools/requirements-cuda.txt .venv/installed-cuda.txt; then
     .venv/bin/python -m pip install --quiet --disable-pip-version-check -r tools/requirements-cuda.txt
     cp tools/requirements-cuda.txt .venv/installed-cuda.txt

@@ -1,5 +1,6 @@
 #include "serve/api.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "serve/api_handlers.h"
@@ -10,7 +11,8 @@ namespace perigee::serve {
 Api::Api(ApiOptions options, engine::Backend& backend, const text::Tokenizer& tokenizer) {
   CHECK(!options.model_names.empty());
   const std::optional<int32_t> end = tokenizer.special_id(text::xtml::kEndOfMessage);
-  if (end.has_value()) options.end_ids.push_back(*end);
+  std::vector<int32_t>& ends = options.end_ids;
+  if (end.has_value() && std::find(ends.begin(), ends.end(), *end) == ends.end()) ends.push_back(*end);
   core_ = std::make_unique<ApiCore>(std::move(options), backend, tokenizer);
 }
 

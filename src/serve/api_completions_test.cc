@@ -154,5 +154,17 @@ TEST(Tokens, RoundTripAndShowTheTokenizer) {
   EXPECT_FALSE(at(json_of(bench.send("GET", "/tokenizer_info")->body()), "special_tokens").members().empty());
 }
 
+TEST(Tokens, EachEndIdIsNamedOnce) {
+  const int32_t end = ApiBench::ids("<|end_of_msg|>")[0];
+  for (const std::vector<int32_t>& own : {std::vector<int32_t>{}, {end}, {5, end}, {5}}) {
+    ApiOptions options = default_options();
+    options.end_ids = own;
+    ApiBench bench(std::move(options));
+    const Json info = json_of(bench.send("GET", "/tokenizer_info")->body());
+    const bool has_five = !own.empty() && own[0] == 5;
+    EXPECT_EQ(text_at(info, "eos_token_ids"), fmt::format("[{}{}]", has_five ? "5, " : "", end));
+  }
+}
+
 }  // namespace
 }  // namespace perigee::serve

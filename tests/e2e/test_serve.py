@@ -1,7 +1,7 @@
 """perigee serve as its clients see it: OpenAI's and Anthropic's own client libraries, and ids over HTTP.
 
 The requests of test_evaluation_requests are those that lm-eval's `local-completions` makes (echo, logprobs 1, max_tokens 1,
-batches of token lists or strings); the harness itself is not installed."""
+batches of token lists or strings); the harness itself runs in test_clients.py."""
 
 import json
 import struct
