@@ -8,8 +8,10 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 
 #include "base/file.h"
 #include "bench/cpu/serve_stack.h"
@@ -60,6 +62,16 @@ double ServerProcess::cpu_s() const {
   timespec now{};
   if (::clock_getcpuclockid(pid_, &clock) != 0 || ::clock_gettime(clock, &now) != 0) return 0;
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+std::map<int, double> ServerProcess::thread_cpu_s() const {
+  std::map<int, double> out;
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid_), code)) {
+    const Result<std::string> text = read_file(entry.path() / "schedstat");  // first: nanoseconds on a processor
+    if (text.ok()) out[std::atoi(entry.path().filename().c_str())] = 1e-9 * std::atof(text->c_str());
+  }
+  return out;
 }
 
 int64_t ServerProcess::resident_bytes() const {

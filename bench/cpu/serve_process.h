@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -32,6 +33,7 @@ class ServerProcess {
 
   int port() const { return port_; }
   double cpu_s() const;             // of all its threads so far
+  std::map<int, double> thread_cpu_s() const;  // of each living thread; empty where the system does not tell
   int64_t resident_bytes() const;
 
   // The next `requests` requests wait in the engine until the last one has come, and are kept for replay() if `keep`.
