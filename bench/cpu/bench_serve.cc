@@ -6,7 +6,8 @@
 // serve` wires it, in a process of its own; the client is this process, one thread with epoll, which reads every stream down to
 // its last byte: HTTP framing, each chunk's JSON, the text, one finish reason, the usage's token count, [DONE], nothing after it.
 //   Streams      all requests are sent at once, half of them to /v1/chat/completions and half to /v1/completions, on connections
-//                that are kept from round to round. A stream's text must be the same in every round.
+//                that are kept from round to round. A stream's text must be the same in every round. "At once" counts streams
+//                between their first and last text; the server holds all of them open from the start.
 //   Overhead     processor time of the server's process for 256 streams over HTTP, less that of the same requests given to the
 //                engine's service directly in the same process. Requests wait in the engine until all have come, so both runs have
 //                the same steps. Divided by the tokens, and by the chunks with text (some tokens of a random model have
@@ -169,8 +170,7 @@ class Bench {
 
   bool run() {
     streams();
-    StackOptions options = stack(kOverheadStreams);
-    const auto server = ServerProcess::start(options);
+    const auto server = ServerProcess::start(stack(kOverheadStreams));
     if (!server.ok()) {
       check(false, server.error().message);
       return ok_;
@@ -195,16 +195,18 @@ class Bench {
 
   // One round's line, its part of the report, and what must hold of every round.
   bool show(const RoundFigures& r, int64_t resident, const std::string& name) {
-    fmt::print("  {:<10} {} streams, {} tokens ({:.2f} chunks with text a token) in {:.2f} s: {:.0f} tokens/s; first token "
-               "{:.0f} ms p50, {:.0f} ms p99; between two {:.1f} ms p50, {:.1f} ms p99; {} faulty, {} stuck; server {:.2f} MiB\n",
-               name, r.streams, r.tokens, static_cast<double>(r.pieces) / static_cast<double>(std::max<int64_t>(r.tokens, 1)),
-               r.seconds, static_cast<double>(r.tokens) / r.seconds, 1e3 * median(r.first_s), 1e3 * quantile(r.first_s, 0.99),
-               1e3 * median(r.gaps_s), 1e3 * quantile(r.gaps_s, 0.99), r.faults, r.stuck,
-               static_cast<double>(resident) / (1 << 20));
+    const double pieces_each = static_cast<double>(r.pieces) / static_cast<double>(std::max<int64_t>(r.tokens, 1));
+    fmt::print("  {:<10} {} streams, {} at once, {} tokens ({:.2f} chunks with text a token) in {:.2f} s: {:.0f} tokens/s; first "
+               "token {:.0f} ms p50, {:.0f} ms p99; between two {:.1f} ms p50, {:.1f} ms p99; {} faulty, {} stuck; server "
+               "{:.2f} MiB\n",
+               name, r.streams, r.at_once, r.tokens, pieces_each, r.seconds, static_cast<double>(r.tokens) / r.seconds,
+               1e3 * median(r.first_s), 1e3 * quantile(r.first_s, 0.99), 1e3 * median(r.gaps_s),
+               1e3 * quantile(r.gaps_s, 0.99), r.faults, r.stuck, static_cast<double>(resident) / (1 << 20));
     if (!r.first_fault.empty()) fmt::print("  {:<10} the first fault: {}\n", "", r.first_fault);
     std::fflush(stdout);
     report_["rounds"].push_back({{"name", name},
                                  {"streams", r.streams},
+                                 {"at_once", r.at_once},
                                  {"faults", r.faults},
                                  {"stuck", r.stuck},
                                  {"tokens", r.tokens},

@@ -145,6 +145,20 @@ void StreamLoad::read(size_t stream, RoundFigures& out) {
   }
 }
 
+int64_t StreamLoad::most_at_once() const {
+  std::vector<std::pair<Clock::time_point, int>> changes;
+  for (const AnswerReader& reader : readers_) {
+    if (!reader.done() || reader.times().empty()) continue;
+    changes.emplace_back(reader.times().front(), 1);
+    changes.emplace_back(reader.times().back(), -1);
+  }
+  std::sort(changes.begin(), changes.end());  // of one time, ends first
+  int64_t now = 0;
+  int64_t most = 0;
+  for (const auto& [time, change] : changes) most = std::max(most, now += change);
+  return most;
+}
+
 RoundFigures StreamLoad::run(const std::vector<LoadRequest>& requests, double silence_max_s) {
   CHECK_LE(requests.size(), sockets_.size());
   RoundFigures out;
@@ -164,6 +178,7 @@ RoundFigures StreamLoad::run(const std::vector<LoadRequest>& requests, double si
   out.seconds = seconds(heard - start);
   out.client_cpu_s = process_cpu_s() - cpu;
   out.stuck = static_cast<int64_t>(left_);
+  out.at_once = most_at_once();
   std::fill(open_.begin(), open_.end(), false);
   return out;
 }

@@ -26,6 +26,7 @@ struct RoundFigures {
   std::string first_fault;
   int64_t tokens = 0;  // of whole streams
   int64_t pieces = 0;  // chunks that carried text
+  int64_t at_once = 0;  // most streams that were between their first and their last text at one time
   double seconds = 0;  // first request sent to last stream ended
   double client_cpu_s = 0;
   std::vector<double> first_s;  // of each whole stream: its request sent to its first text
@@ -59,6 +60,7 @@ class StreamLoad {
   void send_all(const std::vector<LoadRequest>& requests, RoundFigures& out);
   void read(size_t stream, RoundFigures& out);
   void end(size_t stream, RoundFigures& out);
+  int64_t most_at_once() const;
 
   Socket epoll_;
   std::vector<Socket> sockets_;
