@@ -1,19 +1,21 @@
 // The whole server under load over HTTP, with a model so small that the server itself is what is measured.
 //
-//   perigee_bench_serve [--streams N] [--tokens N] [--rounds N] [--connections N] [--repeats N] [--engine-threads N] [--json FILE]
+//   perigee_bench_serve [--streams N] [--tokens N] [--rounds N] [--connections N] [--repeats N] [--engine-threads N]
+//                       [--json FILE]
 //
-// Method. The model has two layers of width 64 with made-up weights, and the demo model's tokenizer. The server runs as `perigee
-// serve` wires it, in a process of its own; the client is this process, one thread with epoll, which reads every stream down to
-// its last byte: HTTP framing, each chunk's JSON, the text, one finish reason, the usage's token count, [DONE], nothing after it.
-//   Streams      all requests are sent at once, half of them to /v1/chat/completions and half to /v1/completions, on connections
-//                that are kept from round to round. A stream's text must be the same in every round. "At once" counts streams
-//                between their first and last text; the server holds all of them open from the start.
-//   Overhead     processor time of the server's process for 256 streams over HTTP, less that of the same requests given to the
-//                engine's service directly in the same process. Requests wait in the engine until all have come, so both runs have
-//                the same steps. Divided by the tokens, and by the chunks with text (some tokens of a random model have
-//                no text of their own): the second is larger, and the aim is held against it. Pairs of runs, in alternating order.
-//                Beside it, less noisy: the time of the threads that are not the engine's (it leaves out what the engine's
-//                thread does to hand a token over, and that it finds its caches colder).
+// Method. The model has two layers of width 64 with made-up weights, and the demo model's tokenizer. The server runs as
+// `perigee serve` wires it, in a process of its own; the client is this process, one thread with epoll, which reads every
+// stream down to its last byte: HTTP framing, each chunk's JSON, the text, one finish reason, the usage's token count, [DONE],
+// nothing after it.
+//   Streams      all requests are sent at once, half of them to /v1/chat/completions and half to /v1/completions, on
+//                connections that are kept from round to round. A stream's text must be the same in every round. "At once"
+//                counts streams between their first and last text; the server holds all of them open from the start.
+//   Overhead     processor time of the server's process for 256 streams over HTTP, less that of the same requests given to
+//                the engine's service directly in the same process. Requests wait in the engine until all have come, so both
+//                runs have the same steps. Divided by the tokens, and by the chunks with text (some tokens of a random model
+//                have no text of their own): the second is larger, and the aim is held against it. Pairs of runs, in
+//                alternating order. Beside it, less noisy: the time of the threads that are not the engine's (it leaves out
+//                what the engine's thread does to hand a token over, and that it finds its caches colder).
 //   Connections  each idle connection has asked for /ping; the 256 streams run while all are held, then each asks again.
 #include <sys/resource.h>
 #include <unistd.h>
@@ -341,7 +343,8 @@ class Bench {
     if (held.ok()) held = idle.ask_all();
     report_["connections"] = {{"held", idle.count()}, {"bytes_each", per_connection}};
     if (!held.ok()) fmt::print("  {}\n", held.error().message);
-    check(held.ok() && idle.count() == flags_.connections, fmt::format("{} connections answer before and after", flags_.connections));
+    check(held.ok() && idle.count() == flags_.connections,
+          fmt::format("{} connections answer before and after", flags_.connections));
     check(whole, "every stream is whole, none is stuck");
   }
 

@@ -98,9 +98,9 @@ TEST(AnswerReader, SeesWhatIsWrong) {
 
 TEST(AnswerReader, TakesWholeAnswersOneAfterTheOther) {
   AnswerReader reader;
-  for (const char* body : {"", "{}", "{\"a\":1}"}) {
+  for (const std::string body : {"", "{}", "{\"a\":1}"}) {
     reader.expect(0);
-    EXPECT_TRUE(reader.feed(fmt::format("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", std::string_view(body).size(), body), {}));
+    EXPECT_TRUE(reader.feed(fmt::format("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", body.size(), body), {}));
     EXPECT_TRUE(reader.done());
   }
   reader.expect(0);
