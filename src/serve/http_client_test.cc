@@ -15,7 +15,7 @@ namespace perigee::serve {
 namespace {
 
 using testing::eventually;
-using testing::Script;
+using testing::ScriptedRoutes;
 using testing::SelfSigned;
 
 // Listens on a port of its own; answers each connection with the next text, a few bytes at a time, once a head has come.
@@ -87,7 +87,7 @@ Got get(const HttpClient& client, const std::string& path, int cancel = -1) {
   return {std::move(reply), std::move(pieces)};
 }
 
-std::unique_ptr<Server> started(ServerOptions options, Script& script) {
+std::unique_ptr<Server> started(ServerOptions options, ScriptedRoutes& script) {
   options.port = 0;
   auto server = Server::create(std::move(options), script.routes());
   CHECK(server.ok());
@@ -117,7 +117,7 @@ TEST(Url, IsTakenApart) {
 }
 
 TEST(HttpClient, AnswersOfOurServer) {
-  Script script;
+  ScriptedRoutes script;
   auto server = started({}, script);
   const HttpClient client = client_of(server->port());
   Got got = get(client, "/hello");
@@ -142,7 +142,7 @@ TEST(HttpClient, AnswersOfOurServer) {
 }
 
 TEST(HttpClient, EnoughEndsAStreamWithoutEnd) {
-  Script script;
+  ScriptedRoutes script;
   auto server = started({}, script);
   size_t bytes = 0;
   const auto reply = client_of(server->port()).send({"GET", "/flood", {}, ""}, [&](std::string_view piece) {
@@ -155,7 +155,7 @@ TEST(HttpClient, EnoughEndsAStreamWithoutEnd) {
 
 // Silent before the answer, silent inside it, and in the middle of a flood.
 TEST(HttpClient, CancellingIsSeenByTheServer) {
-  Script script;
+  ScriptedRoutes script;
   auto state = std::make_shared<ServerState>();
   ServerOptions options;
   options.state = state;
@@ -230,7 +230,7 @@ TEST(HttpClient, AnswersThatAreNone) {
 TEST(HttpClient, NobodyIsThere) {
   int port = 0;
   {
-    Script script;
+    ScriptedRoutes script;
     port = started({}, script)->port();
   }
   const Got got = get(client_of(port), "/");
@@ -244,7 +244,7 @@ TEST(HttpClient, NobodyIsThere) {
 TEST(HttpClient, TlsOnlyWithATrustedCertificateOfThatHost) {
   ::signal(SIGPIPE, SIG_IGN);
   const SelfSigned files;
-  Script script;
+  ScriptedRoutes script;
   ServerOptions options;
   options.tls_certificate = files.certificate_path;
   options.tls_key = files.key_path;
@@ -261,7 +261,7 @@ TEST(HttpClient, TlsOnlyWithATrustedCertificateOfThatHost) {
   const std::string other_host = refusal(client_of(port, "https", "127.0.0.1", files.certificate_path));
   EXPECT_NE(other_host.find("TLS failed (IP address mismatch)"), std::string::npos) << other_host;
   EXPECT_NE(refusal(client_of(port, "http", "localhost")).find("without an answer"), std::string::npos);
-  Script plain_script;
+  ScriptedRoutes plain_script;
   auto plain = started({}, plain_script);
   const std::string no_tls = refusal(client_of(plain->port(), "https", "localhost", files.certificate_path));
   EXPECT_NE(no_tls.find("TLS failed"), std::string::npos) << no_tls;
