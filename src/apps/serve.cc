@@ -52,7 +52,7 @@ serve::ConstraintMaker constraint_maker(std::shared_ptr<text::GrammarCompiler> c
     wanted.source = spec.source;
     wanted.choices = spec.choices;
     wanted.field = spec.field;
-    return compiler->for_completion(wanted);
+    return spec.chat != nullptr ? compiler->for_chat(*spec.chat, &wanted) : compiler->for_completion(wanted);
   };
 }
 

@@ -3,7 +3,8 @@
 // Threads Every method may be called from any thread. Callbacks run on the engine's thread, one at a time, in order for each
 //         request, never after the one that carries `finish`; they must be short and must not call back into the backend, except
 //         for cancel().
-// Errors  submit() returns one sentence for what can never run (ids, lengths, more room than there is).
+// Errors  submit() returns one sentence for what can never run (ids, lengths). kResourceExhausted means that the backend takes no
+//         request now: state() says whether it drains; otherwise its queue is full.
 #pragma once
 
 #include <cstdint>

@@ -24,11 +24,11 @@
 
 namespace perigee::serve {
 
-// What an answer must look like.
+// What an answer must look like. With `chat`, the kinds other than kChat hold for the text of the response channel.
 struct ConstraintSpec {
   enum class Kind { kChat, kJsonSchema, kJsonObject, kRegex, kChoice, kGrammar };
   Kind kind = Kind::kChat;
-  const text::ChatRequest* chat = nullptr;  // kChat: its response_format, tools and tool_choice
+  const text::ChatRequest* chat = nullptr;  // its response_format, tools and tool_choice; none: a completion
   std::string field;                        // for sentences, e.g. "structured_outputs.regex"
   text::Json schema;                        // kJsonSchema
   std::string source;                       // kRegex, kGrammar
@@ -101,6 +101,7 @@ struct CommonFields {
   std::string request_id;
   int64_t n = 1;
   std::optional<int64_t> max_tokens;
+  std::string max_tokens_field;  // how the client spelled it
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
@@ -133,7 +134,7 @@ void read_identity(Fields& fields, const ApiOptions& options, const HttpRequest&
 // 404 for a model that is not served here.
 void check_model(Fields& fields, const ApiOptions& options, CommonFields& out);
 
-// A request's body as an object, or the 400.
+// A request's body as an object, or the 400; the sentence begins with the field whose value is no JSON (NaN, 1e999).
 Result<text::Json> parse_body(const HttpRequest& request);
 
 }  // namespace perigee::serve

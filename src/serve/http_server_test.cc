@@ -324,7 +324,7 @@ TEST_F(HttpServer, WhileLoadingOnlyStatusAnswers) {
   options.api_keys = {"key"};
   options.admin_port = 0;
   options.admin_key = "admin";
-  const Handler open = [](const HttpRequest&, const std::shared_ptr<Reply>& reply) { reply->send(200, "text/plain", "open", {}); };
+  const Handler open = [](const HttpRequest&, const auto& reply) { reply->send(200, "text/plain", "open", {}); };
   const std::vector<Route> early = {{"GET", "/open", open, Access::kOpen, Where::kInline}};
   auto server = Server::create(std::move(options), early);
   ASSERT_TRUE(server.ok()) << server.error().message;

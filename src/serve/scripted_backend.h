@@ -41,8 +41,15 @@ class ScriptedBackend : public engine::Backend {
 
   engine::BackendInfo& mutable_info() { return info_; }
   const engine::BackendInfo& info() const override { return info_; }
-  engine::BackendState state() const override { return {}; }
-  void drain() override {}
+  engine::BackendState state() const override {
+    engine::BackendState out;
+    out.draining = locked([&] { return draining_; });
+    return out;
+  }
+  void drain() override {
+    const std::lock_guard lock(mutex_);
+    draining_ = true;
+  }
   void pause(bool) override {}
   void reset_prefix_cache() override {}
 
@@ -163,6 +170,7 @@ class ScriptedBackend : public engine::Backend {
   std::vector<engine::TokenRequest> requests_;
   std::vector<Running> running_;
   std::vector<size_t> cancelled_;
+  bool draining_ = false;
   size_t refuse_from_ = SIZE_MAX;
   Error refusal_;
 };

@@ -76,6 +76,8 @@ Format format_with(std::shared_ptr<Writer> writer) {
 // What to run: `n` choices of each prompt.
 struct Job {
   std::string route;
+  std::string prompt_field;  // where the prompt stood, for errors
+  std::string field_prefix;  // before the names of `common`'s fields
   CommonFields common;
   std::vector<std::vector<int32_t>> prompts;
   int64_t max_tokens = 0;  // of each choice; 0: up to the end of the context

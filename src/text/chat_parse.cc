@@ -28,8 +28,7 @@ Result<std::string> optional_string(const Json& object, std::string_view key,
 Result<std::vector<std::string>> read_content(const Json& content, const std::string& field) {
   if (content.is_string()) return std::vector<std::string>{content.as_string()};
   if (!content.is_array()) return wrong_kind(field, "a string or a list of text parts", content);
-  if (content.items().empty())
-    return invalid_argument("{} is an empty list; give a string or text parts", field);
+  if (content.items().empty()) return invalid_argument("{} is an empty list; give a string or text parts", field);
   std::vector<std::string> parts;
   for (size_t i = 0; i < content.items().size(); ++i) {
     const Json& part = content.items()[i];
@@ -118,8 +117,7 @@ Status read_arguments(const Json& arguments, const std::string& field, ToolCall&
     call.arguments = arguments;
     return {};
   }
-  if (!arguments.is_string())
-    return wrong_kind(field, "an object or a string that holds one", arguments);
+  if (!arguments.is_string()) return wrong_kind(field, "an object or a string that holds one", arguments);
   const std::string& text = arguments.as_string();
   if (is_blank(text)) return {};
   Result<Json> parsed = parse_json(text, field);
@@ -222,8 +220,7 @@ class MessageReader {
                           (content->is_string() && content->as_string().empty()) ||
                           (content->is_array() && content->items().empty());
     if (!is_empty)
-      return invalid_argument("{} has both content and tools; give the text a message of its own",
-                              where_);
+      return invalid_argument("{} has both content and tools; give the text a message of its own", where_);
     Result<std::vector<Json>> kept = read_tools(*tools, where_ + ".tools", tool_names_);
     if (!kept.ok()) return kept.error();
     message_.tools = std::move(*kept);
@@ -412,11 +409,11 @@ class RequestReader {
         if (!value.is_bool()) return wrong_kind(field, "a boolean", value);
         request_.thinking = value.as_bool();
       } else if (key == "thinking_effort" || key == "reasoning_effort") {
-        const Status set = set_effort(value, field);
+        const bool is_own = key == "thinking_effort";
+        const Status set = is_own ? set_effort(value, field) : set_reasoning(value, field);
         if (!set.ok()) return set;
       } else {
-        return invalid_argument("{} is unknown; use thinking, enable_thinking or thinking_effort",
-                                field);
+        return invalid_argument("{} is unknown; use thinking, enable_thinking or thinking_effort", field);
       }
     }
     return {};
@@ -425,8 +422,7 @@ class RequestReader {
   Status read_thinking() {
     const Json* thinking = body_.find_set("thinking");
     if (thinking == nullptr) return {};
-    if (!thinking->is_object())
-      return wrong_kind("thinking", "an object such as {\"type\": \"enabled\"}", *thinking);
+    if (!thinking->is_object()) return wrong_kind("thinking", "an object such as {\"type\": \"enabled\"}", *thinking);
     const Json* type = thinking->find_set("type");
     if (type != nullptr) {
       const std::string name = type->is_string() ? type->as_string() : "";
@@ -446,7 +442,20 @@ class RequestReader {
 
   Status read_effort() {
     const Json* effort = body_.find_set("reasoning_effort");
-    return effort == nullptr ? Status() : set_effort(*effort, "reasoning_effort");
+    return effort == nullptr ? Status() : set_reasoning(*effort, "reasoning_effort");
+  }
+
+  // OpenAI's word for it has more values than the model has efforts. Those beyond the ends mean the
+  // end, none means no thinking; medium, which lies between two, is not guessed at.
+  Status set_reasoning(const Json& value, const std::string& field) {
+    const std::string name = value.is_string() ? value.as_string() : "";
+    if (name == "none") {
+      request_.thinking = false;
+      return {};
+    }
+    const Json known = Json::string(name == "minimal" ? "low" : name == "xhigh" ? "max" : name);
+    if (set_effort(known, field).ok()) return {};
+    return invalid_argument("{} must be none, minimal, low, high, xhigh or max", field);
   }
 
   Status set_effort(const Json& value, const std::string& field) {

@@ -76,9 +76,10 @@ class Json {
 inline constexpr int kJsonDepthMax =
     128;  // deeper documents are attacks; Python itself stops at about 1,000
 
-// `what` names the text in the error sentence: a file, a field.
+// `what` names the text in the error sentence: a file, a field. When the value of a member cannot be
+// read (NaN, 1e999), `field` gets that member's path, as in a.b[2].c; otherwise it stays as it is.
 Result<Json> parse_json(std::string_view text, std::string_view what,
-                        int depth_max = kJsonDepthMax);
+                        int depth_max = kJsonDepthMax, std::string* field = nullptr);
 
 struct JsonStyle {
   std::string_view item_separator = ", ";

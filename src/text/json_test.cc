@@ -89,5 +89,23 @@ RC_GTEST_PROP(JsonProperty, StringsSurviveThePrinter, ()) {
   RC_ASSERT(*again == value);
 }
 
+TEST(Json, AMemberWhoseValueCannotBeReadIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"a": NaN})", "a"},
+      {R"({"a": 1, "b": 1e999})", "b"},
+      {R"({"a": {"b": [1, {"c": -Infinity}]}})", "a.b[1].c"},
+      {R"({"a": [1, 2, Infinity]})", "a[2]"},
+      {R"([NaN])", "[0]"},
+      {R"({"a": 1,})", ""},
+      {R"({"a": 1 "b": 2})", ""},
+      {R"({"a": )", ""},
+      {R"(NaN)", ""}};
+  for (const auto& [text, member] : cases) {
+    std::string field;
+    EXPECT_FALSE(parse_json(text, "it", kJsonDepthMax, &field).ok()) << text;
+    EXPECT_EQ(field, member) << text;
+  }
+}
+
 }  // namespace
 }  // namespace perigee::text
