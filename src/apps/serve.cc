@@ -74,7 +74,7 @@ serve::ApiOptions api_options(const ServeFlags& flags, const engine::Engine& eng
 }
 
 void report_to(const std::shared_ptr<serve::Metrics>& metrics, serve::ApiOptions& o) {
-  o.on_token_gap = [metrics](double seconds) { metrics->inter_token(seconds); };
+  o.on_token_gap = [metrics](double seconds, int64_t tokens) { metrics->inter_token(seconds, tokens); };
   o.on_finished = [metrics](const serve::RequestRecord& r) {
     serve::RequestReport report;
     report.finish_reason = r.reason;
@@ -83,10 +83,10 @@ void report_to(const std::shared_ptr<serve::Metrics>& metrics, serve::ApiOptions
     report.n = r.choices;
     if (r.max_tokens > 0) report.max_tokens = r.max_tokens;
     report.e2e_s = r.total_s;
-    if (r.first_token_s >= 0) {
-      metrics->first_token(r.first_token_s);
-      report.decode_s = r.total_s - r.first_token_s;
-    }
+    if (r.first_token_s >= 0) metrics->first_token(r.first_token_s);
+    if (r.queue_s >= 0) report.queue_s = r.queue_s;
+    if (r.prefill_s >= 0) report.prefill_s = r.prefill_s;
+    if (r.decode_s >= 0) report.decode_s = r.decode_s;
     metrics->request_finished(report);
   };
 }

@@ -63,10 +63,18 @@ struct TokenLogprob {
 
 enum class RequestEnd { kStop, kLength, kAbort, kError };
 
+// Of one request, in seconds from its submit() on the engine's clock; negative: not yet.
+struct RequestTimes {
+  double first_step = -1;   // begins, of which it is a part
+  double first_token = -1;  // is chosen
+  double last_token = -1;
+};
+
 struct TokenUpdate {
   std::vector<TokenLogprob> tokens;
   int64_t cached_tokens = 0;  // prompt tokens that were not computed; known from the first update on
   std::vector<std::optional<TokenLogprob>> prompt;  // once, with the first tokens, if asked for; none at position 0
+  RequestTimes times;
   std::optional<RequestEnd> finish;
   std::string error;  // of kError: one sentence
 };

@@ -413,6 +413,29 @@ TEST(Rules, AFinishedRequestIsRecorded) {
   EXPECT_GE(records[0].first_token_s, 0);
 }
 
+TEST(Rules, TimesAreTheEnginesAndGapsCountTheirTokens) {
+  std::vector<RequestRecord> records;
+  std::vector<std::pair<double, int64_t>> gaps;
+  ApiOptions options = default_options();
+  options.on_finished = [&](const RequestRecord& record) { records.push_back(record); };
+  options.on_token_gap = [&](double seconds, int64_t tokens) { gaps.emplace_back(seconds, tokens); };
+  ApiBench bench(std::move(options));
+  const std::vector<int32_t> ids = ApiBench::ids("one two three four five six seven eight");
+  ASSERT_GE(ids.size(), 6u);
+  bench.answer("one two three four five six seven eight", engine::RequestEnd::kLength, {2, 3, 1});
+  bench.post("/v1/completions", R"({"prompt":"a"})");
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].queue_s, 0.5);
+  EXPECT_EQ(records[0].prefill_s, 1.5);
+  EXPECT_EQ(records[0].decode_s, 0.25 * static_cast<double>(gaps.size()));
+  ASSERT_GE(gaps.size(), 2u);
+  EXPECT_EQ(gaps[0], (std::pair<double, int64_t>(0.25, 3))) << "the first update has no gap before it";
+  EXPECT_EQ(gaps[1], (std::pair<double, int64_t>(0.25, 1)));
+  size_t counted = 2;
+  for (const auto& [seconds, tokens] : gaps) counted += static_cast<size_t>(tokens);
+  EXPECT_EQ(counted, ids.size());
+}
+
 TEST(Rules, IgnoringTheEndGoesOnPastIt) {
   ApiBench bench;
   bench.answer("one<|end_of_msg|>two", engine::RequestEnd::kLength);

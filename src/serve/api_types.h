@@ -69,6 +69,10 @@ struct RequestRecord {
   int64_t generated_tokens = 0;
   int64_t max_tokens = 0;
   double first_token_s = -1;  // from the request's arrival; -1: none came
+  // By the engine's clock, of all choices together; -1: it did not come so far.
+  double queue_s = -1;    // to the first step of any choice
+  double prefill_s = -1;  // from there to the first token of any
+  double decode_s = -1;   // from there to the last token of all
   double total_s = 0;
 };
 
@@ -83,7 +87,8 @@ struct ApiOptions {
   bool fixed_sampling = false;      // refuse other sampling values than Kimi's own, as its hosted API does
   int64_t created = 0;              // of the model, for /v1/models
   ConstraintMaker make_constraint;  // none: constrained decoding is not available
-  std::function<void(double seconds)> on_token_gap;  // between two updates of one choice
+  // From the token before them to the latest of `tokens` tokens that one step gave to one choice, by the engine's clock.
+  std::function<void(double seconds, int64_t tokens)> on_token_gap;
   std::function<void(const RequestRecord&)> on_finished;
 };
 

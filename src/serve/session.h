@@ -48,6 +48,7 @@ struct Choice {
   size_t prompt = 0;  // which prompt
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
+  engine::RequestTimes times;
   std::vector<std::optional<engine::TokenLogprob>> prompt_logprobs;
 };
 
@@ -104,7 +105,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void cancel_all();
   void read(Choice& choice, engine::TokenUpdate& update);
   void close(const std::string& reason);
-  void measure(Choice& choice);
+  void measure(Choice& choice, const engine::TokenUpdate& update);
+  void add_times();
 
   using Clock = std::chrono::steady_clock;
   ApiCore* core_;
@@ -114,7 +116,6 @@ class Session : public std::enable_shared_from_this<Session> {
   std::mutex keys_mutex_;
   std::vector<engine::RequestKey> keys_;
   std::vector<std::unique_ptr<Choice>> choices_;
-  std::vector<Clock::time_point> last_;  // by choice
   std::vector<text::OutputEvent> pieces_;
   RequestRecord record_;
   Clock::time_point started_;
