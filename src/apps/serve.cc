@@ -1,12 +1,14 @@
 // perigee serve: an HTTP server in front of the engine, for the clients that exist.
-#include <pthread.h>
 #include <signal.h>
 
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "apps/commands.h"
 #include "apps/serve_flags.h"
+#include "apps/signals.h"
 #include "base/file.h"
 #include "serve/api.h"
 #include "serve/errors.h"
@@ -50,14 +52,17 @@ serve::ConstraintMaker constraint_maker(std::shared_ptr<text::GrammarCompiler> c
     wanted.source = spec.source;
     wanted.choices = spec.choices;
     wanted.field = spec.field;
-    return compiler->for_completion(wanted);
+    return spec.chat != nullptr ? compiler->for_chat(*spec.chat, &wanted) : compiler->for_completion(wanted);
   };
+}
+
+std::vector<std::string> model_names(const ServeFlags& flags) {
+  return flags.served_model_names.empty() ? std::vector{flags.model.model} : flags.served_model_names;
 }
 
 serve::ApiOptions api_options(const ServeFlags& flags, const engine::Engine& engine) {
   serve::ApiOptions o;
-  o.model_names = flags.served_model_names;
-  if (o.model_names.empty()) o.model_names.push_back(flags.model.model);
+  o.model_names = model_names(flags);
   o.end_ids = engine.config().stop_ids;
   o.defaults = sampling_defaults(flags.model.model);
   o.limits.top_logprobs_max = flags.max_logprobs;
@@ -69,7 +74,7 @@ serve::ApiOptions api_options(const ServeFlags& flags, const engine::Engine& eng
 }
 
 void report_to(const std::shared_ptr<serve::Metrics>& metrics, serve::ApiOptions& o) {
-  o.on_token_gap = [metrics](double seconds) { metrics->inter_token(seconds); };
+  o.on_token_gap = [metrics](double seconds, int64_t tokens) { metrics->inter_token(seconds, tokens); };
   o.on_finished = [metrics](const serve::RequestRecord& r) {
     serve::RequestReport report;
     report.finish_reason = r.reason;
@@ -78,10 +83,10 @@ void report_to(const std::shared_ptr<serve::Metrics>& metrics, serve::ApiOptions
     report.n = r.choices;
     if (r.max_tokens > 0) report.max_tokens = r.max_tokens;
     report.e2e_s = r.total_s;
-    if (r.first_token_s >= 0) {
-      metrics->first_token(r.first_token_s);
-      report.decode_s = r.total_s - r.first_token_s;
-    }
+    if (r.first_token_s >= 0) metrics->first_token(r.first_token_s);
+    if (r.queue_s >= 0) report.queue_s = r.queue_s;
+    if (r.prefill_s >= 0) report.prefill_s = r.prefill_s;
+    if (r.decode_s >= 0) report.decode_s = r.decode_s;
     metrics->request_finished(report);
   };
 }
@@ -98,77 +103,110 @@ std::vector<serve::Route> admin_routes(engine::Backend& backend) {
           route("/drain", [&backend] { backend.drain(); })};
 }
 
-// Until SIGTERM or SIGINT; the caller has blocked both in every thread.
-void wait_for_signal(const sigset_t& signals) {
-  int which = 0;
-  while (sigwait(&signals, &which) != 0) {
-  }
-}
+// What answers requests, in the order in which it is made.
+struct Loaded {
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<engine::Service> service;
+};
 
-Status run(const ServeFlags& flags) {
-  Status checked = check(flags);
-  if (!checked.ok()) return checked;
-  Result<engine::ServiceOptions> service_wanted = service_options(flags);
-  if (!service_wanted.ok()) return service_wanted.error();
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-
-  const Result<text::Tokenizer> tokenizer = text::Tokenizer::load(flags.model.model);
+Result<Loaded> load(const ServeFlags& flags, const Fault& fault, const serve::LogSink& log) {
+  Loaded out;
+  if (fault.stall_loading_s > 0) std::this_thread::sleep_for(std::chrono::duration<double>(fault.stall_loading_s));
+  Result<text::Tokenizer> tokenizer = text::Tokenizer::load(flags.model.model);
   if (!tokenizer.ok()) return tokenizer.error();
-  const Result<std::unique_ptr<engine::Engine>> engine = open_engine(flags.model);
+  out.tokenizer = std::make_unique<text::Tokenizer>(std::move(*tokenizer));
+  Result<std::unique_ptr<engine::Engine>> engine = open_engine(flags.model);
   if (!engine.ok()) return engine.error();
-  serve::ServerOptions server_wanted = server_options(flags);
-  const serve::LogSink log = server_wanted.log;
-  service_wanted->on_record_failure = [log](const std::string& why) {
+  out.engine = std::move(*engine);
+  engine::ServiceOptions wanted = service_options(flags, fault);
+  wanted.on_record_failure = [log](const std::string& why) {
     log(serve::LogLevel::kError, fmt::format("a request was not recorded: {} (told once)", why));
   };
-  Result<std::unique_ptr<engine::Service>> service = engine::Service::create(**engine, *service_wanted);
+  Result<std::unique_ptr<engine::Service>> service = engine::Service::create(*out.engine, wanted);
   if (!service.ok()) return service.error();
-  engine::Service& backend = **service;
+  out.service = std::move(*service);
+  return out;
+}
 
-  serve::ApiOptions api_wanted = api_options(flags, **engine);
-  const auto health = std::make_shared<serve::Health>(PERIGEE_VERSION, server_wanted.state);
-  const auto metrics = std::make_shared<serve::Metrics>(api_wanted.model_names[0], server_wanted.state);
-  health->set_backend(&backend);
-  metrics->set_backend(&backend);
-  report_to(metrics, api_wanted);
+std::unique_ptr<serve::Api> make_api(const ServeFlags& flags, const Loaded& loaded,
+                                     const std::shared_ptr<serve::Metrics>& metrics) {
+  serve::ApiOptions wanted = api_options(flags, *loaded.engine);
+  report_to(metrics, wanted);
   text::GrammarCompiler::Options grammar;
-  grammar.stop_ids = (*engine)->config().stop_ids;
-  api_wanted.make_constraint = constraint_maker(std::make_shared<text::GrammarCompiler>(*tokenizer, grammar));
-  serve::Api api(std::move(api_wanted), backend, *tokenizer);
+  grammar.stop_ids = loaded.engine->config().stop_ids;
+  wanted.make_constraint = constraint_maker(std::make_shared<text::GrammarCompiler>(*loaded.tokenizer, grammar));
+  return std::make_unique<serve::Api>(std::move(wanted), *loaded.service, *loaded.tokenizer);
+}
 
-  std::vector<serve::Route> routes = serve::Health::routes(health);
-  routes.push_back(serve::Metrics::route(metrics, serve::Access::kOpen));
+void add_api_routes(serve::Api& api, std::vector<serve::Route>& routes) {
   for (serve::ApiRoute& r : api.routes()) {
     routes.push_back({r.method, r.path, std::move(r.handler), serve::Access::kKey,
                       r.heavy ? serve::Where::kWorker : serve::Where::kInline});
   }
-  server_wanted.on_finished = [metrics](const serve::FinishedRequest& f) { metrics->exchange_finished(f); };
-  Result<std::unique_ptr<serve::Server>> server =
-      serve::Server::create(std::move(server_wanted), std::move(routes), admin_routes(backend));
-  if (!server.ok()) return server.error();
-  const engine::BackendInfo& info = backend.info();
+}
+
+void tell(const serve::LogSink& log, const ServeFlags& flags, const serve::Server& server, const engine::BackendInfo& info) {
   log(serve::LogLevel::kInfo, fmt::format("GPU KV cache size: {} tokens ({} rows of {} tokens, {} latents, {} keys)",
                                           info.cache_tokens, info.rows, info.block_tokens, info.latent_format, info.key_format));
-  (*server)->start();
   log(serve::LogLevel::kInfo, fmt::format("{} listens on {}://{}:{}, context {} tokens", flags.model.model,
-                                          flags.tls_certificate.empty() ? "http" : "https", flags.host, (*server)->port(),
+                                          flags.tls_certificate.empty() ? "http" : "https", flags.host, server.port(),
                                           info.max_model_len));
-  if (const std::optional<int> port = (*server)->admin_port()) {
+  if (const std::optional<int> port = server.admin_port()) {
     log(serve::LogLevel::kInfo, fmt::format("administration on port {}", *port));
   }
-  wait_for_signal(signals);
+}
+
+// Before the port is taken: what is wrong with the flags alone.
+Status check_all(const ServeFlags& flags) {
+  const Status checked = check(flags);
+  if (!checked.ok()) return checked;
+  const Result<engine::EngineOptions> options = engine_options(flags.model);
+  if (!options.ok()) return options.error();
+  return {};
+}
+
+Status run(const ServeFlags& flags) {
+  SignalWatch signals;  // before anything that has a thread: the log, too
+  const Status checked = check_all(flags);
+  if (!checked.ok()) return checked;
+  const Result<Fault> fault = fault_of(flags);
+  if (!fault.ok()) return fault.error();
+  serve::ServerOptions server_wanted = server_options(flags);
+  const serve::LogSink log = server_wanted.log;
+  signals.start();
+  signal(SIGPIPE, SIG_IGN);
+
+  // The port comes first: whoever watches the server sees that it loads, and a port that is taken shows at once.
+  const auto health = std::make_shared<serve::Health>(PERIGEE_VERSION, server_wanted.state);
+  const auto metrics = std::make_shared<serve::Metrics>(model_names(flags)[0], server_wanted.state);
+  std::vector<serve::Route> routes = serve::Health::routes(health);
+  routes.push_back(serve::Metrics::route(metrics, serve::Access::kOpen));
+  server_wanted.on_finished = [metrics](const serve::FinishedRequest& f) { metrics->exchange_finished(f); };
+  server_wanted.loading = true;
+  Result<std::unique_ptr<serve::Server>> server = serve::Server::create(std::move(server_wanted), routes);
+  if (!server.ok()) return server.error();
+  (*server)->start();
+  log(serve::LogLevel::kInfo, fmt::format("port {} is open, loading {}", (*server)->port(), flags.model.model));
+
+  Result<Loaded> loaded = load(flags, *fault, log);
+  if (!loaded.ok()) return loaded.error();
+  engine::Service& backend = *loaded->service;
+  const std::unique_ptr<serve::Api> api = make_api(flags, *loaded, metrics);
+  add_api_routes(*api, routes);
+  metrics->set_backend(&backend);
+  (*server)->open(std::move(routes), admin_routes(backend));
+  health->set_backend(&backend);  // last: who sees it ready finds everything there
+  signals.loaded();
+  tell(log, flags, **server, backend.info());
+  signals.wait();
   log(serve::LogLevel::kInfo, "shutting down: running requests go on to their end");
   backend.drain();
   const int64_t broken = (*server)->drain(flags.drain_s);
   if (broken > 0) log(serve::LogLevel::kWarning, fmt::format("{} request(s) were broken off", broken));
   (*server)->stop();
-  service->reset();  // ends what is left, so that the API hears of it
-  api.settle();
+  loaded->service.reset();  // ends what is left, so that the API hears of it
+  api->settle();
   return {};
 }
 

@@ -22,7 +22,8 @@ void add_engine_flags(CLI::App& app, ServeFlags& f) {
   app.add_option("--verify-fraction", f.verify_fraction, "share of finished requests that are scored again in idle time")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--record", f.record, "folder in which every finished request leaves a file for perigee replay");
-  app.add_option("--fault", f.fault, "for tests: stall-engine:SECONDS lets the engine's thread sleep once");
+  app.add_option("--fault", f.fault, 
+                 "for tests: stall-engine:SECONDS lets the engine's thread sleep once, stall-loading:SECONDS the loading");
 }
 
 void add_listener_flags(CLI::App& app, ServeFlags& f) {
@@ -113,7 +114,18 @@ Status check(const ServeFlags& f) {
   return {};
 }
 
-Result<engine::ServiceOptions> service_options(const ServeFlags& f) {
+Result<Fault> fault_of(const ServeFlags& f) {
+  Fault fault;
+  if (f.fault.empty()) return fault;
+  for (const auto& [name, seconds] : {std::pair("stall-engine:", &fault.stall_engine_s),
+                                      std::pair("stall-loading:", &fault.stall_loading_s)}) {
+    if (f.fault.starts_with(name)) *seconds = std::atof(f.fault.c_str() + std::string_view(name).size());
+  }
+  if (fault.stall_engine_s > 0 || fault.stall_loading_s > 0) return fault;
+  return invalid_argument("--fault is '{}'; use stall-engine:SECONDS or stall-loading:SECONDS", f.fault);
+}
+
+engine::ServiceOptions service_options(const ServeFlags& f, const Fault& fault) {
   engine::ServiceOptions o;
   o.cache_bytes = f.kv_cache_memory_bytes;
   o.max_num_seqs = f.max_num_seqs;
@@ -124,10 +136,7 @@ Result<engine::ServiceOptions> service_options(const ServeFlags& f) {
   o.prefix_caching = !f.no_prefix_caching;
   o.verify_fraction = f.verify_fraction;
   o.record_dir = f.record;
-  if (f.fault.empty()) return o;
-  constexpr std::string_view kStall = "stall-engine:";
-  if (f.fault.starts_with(kStall)) o.stall_seconds = std::atof(f.fault.c_str() + kStall.size());
-  if (o.stall_seconds <= 0) return invalid_argument("--fault is '{}'; use stall-engine:SECONDS", f.fault);
+  o.stall_seconds = fault.stall_engine_s;
   return o;
 }
 

@@ -66,7 +66,13 @@ struct ServeFlags {
 
 void add_serve_flags(CLI::App& app, ServeFlags& flags);
 Status check(const ServeFlags& flags);
-Result<engine::ServiceOptions> service_options(const ServeFlags& flags);
+// What --fault asks for; zeros without it.
+struct Fault {
+  double stall_engine_s = 0;
+  double stall_loading_s = 0;
+};
+Result<Fault> fault_of(const ServeFlags& flags);
+engine::ServiceOptions service_options(const ServeFlags& flags, const Fault& fault);
 serve::ServerOptions server_options(const ServeFlags& flags);
 
 }  // namespace perigee::apps

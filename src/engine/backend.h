@@ -3,7 +3,8 @@
 // Threads Every method may be called from any thread. Callbacks run on the engine's thread, one at a time, in order for each
 //         request, never after the one that carries `finish`; they must be short and must not call back into the backend, except
 //         for cancel().
-// Errors  submit() returns one sentence for what can never run (ids, lengths, more room than there is).
+// Errors  submit() returns one sentence for what can never run (ids, lengths). kResourceExhausted means that the backend takes no
+//         request now: state() says whether it drains; otherwise its queue is full.
 #pragma once
 
 #include <cstdint>
@@ -62,10 +63,18 @@ struct TokenLogprob {
 
 enum class RequestEnd { kStop, kLength, kAbort, kError };
 
+// Of one request, in seconds from its submit() on the engine's clock; negative: not yet.
+struct RequestTimes {
+  double first_step = -1;   // begins, of which it is a part
+  double first_token = -1;  // is chosen
+  double last_token = -1;
+};
+
 struct TokenUpdate {
   std::vector<TokenLogprob> tokens;
   int64_t cached_tokens = 0;  // prompt tokens that were not computed; known from the first update on
   std::vector<std::optional<TokenLogprob>> prompt;  // once, with the first tokens, if asked for; none at position 0
+  RequestTimes times;
   std::optional<RequestEnd> finish;
   std::string error;  // of kError: one sentence
 };

@@ -30,9 +30,13 @@ struct Live {
   std::vector<int32_t> made;
   std::vector<double> logprobs;                     // of the made tokens, of the unmodified distribution
   std::vector<std::optional<TokenLogprob>> prompt;  // positions scored so far
+  Clock::time_point submitted = Clock::now();
+  RequestTimes times;
   bool prompt_sent = false;
   bool verifying = false;  // a finished request that runs again: its log-probabilities are compared
 };
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 struct Finished {
   std::vector<int32_t> ids;
@@ -87,6 +91,7 @@ struct Service::Loop {
   bool take_messages();
   void start(RequestKey key, std::unique_ptr<Live> request);
   void step();
+  void mark_begun(const sched::StepPlan& plan);
   void score_prompts(const sched::StepPlan& plan);
   void end(RequestKey key, RequestEnd how, std::string error);
   void verify_next();
@@ -176,7 +181,16 @@ void Service::Loop::end(RequestKey key, RequestEnd how, std::string error) {
   TokenUpdate update;
   update.finish = how;
   update.error = std::move(error);
+  update.times = request->times;
   request->on_update(std::move(update));
+}
+
+void Service::Loop::mark_begun(const sched::StepPlan& plan) {
+  for (const sched::PlanPart& p : plan.parts) {
+    const auto found = live.find(p.request);
+    if (found == live.end() || found->second->times.first_step >= 0) continue;
+    found->second->times.first_step = seconds_since(found->second->submitted);
+  }
 }
 
 // Rows of parts whose prompt tokens' log-probabilities are wanted. A preempted request passes its prompt again.
@@ -207,6 +221,7 @@ void Service::Loop::step() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return;
   }
+  mark_begun(plan);
   runner->run(plan, *scheduler);
   score_prompts(plan);
   std::vector<Draw> draws;
@@ -232,6 +247,9 @@ void Service::Loop::step() {
     TokenUpdate update;
     update.cached_tokens = scheduler->cached_tokens(keys[i]);
     update.tokens.push_back(std::move(tokens[i]));
+    l.times.last_token = seconds_since(l.submitted);
+    if (l.times.first_token < 0) l.times.first_token = l.times.last_token;
+    update.times = l.times;
     if (!l.prompt_sent && l.request.prompt_logprobs >= 0) update.prompt = std::move(l.prompt);
     l.prompt_sent = true;
     const std::vector<int32_t>& stops = l.request.stop_ids;

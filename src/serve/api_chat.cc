@@ -266,7 +266,7 @@ void check_fixed_sampling(Fields& fields, bool thinking, CommonFields& common) {
 
 std::optional<ApiError> read_chat(ApiCore& core, const HttpRequest& request, Job& job, ChatReply& base) {
   const Result<Json> body = parse_body(request);
-  if (!body.ok()) return api_error(body.error());
+  if (!body.ok()) return blamed(body.error());
   Fields fields(*body);
   CommonFields common;
   check_model(fields, core.options, common);
@@ -282,7 +282,7 @@ std::optional<ApiError> read_chat(ApiCore& core, const HttpRequest& request, Job
   if (auto error = read_chat_prompt(*body, *core.tokenizer, prompt)) return error;
   if (core.options.fixed_sampling) check_fixed_sampling(fields, prompt.request.thinking, common);
   if (fields.failed()) return fields.error();
-  if (auto error = constrain_chat(core, prompt.request, job.constraint)) return error;
+  if (auto error = constrain_chat(core, prompt.request, &fields, job.constraint)) return error;
   if (fields.get("seed") == nullptr) common.sampling.seed = core.next_seed();
 
   job.rules = chat_rules(prompt.request, common, core.options);
@@ -291,6 +291,7 @@ std::optional<ApiError> read_chat(ApiCore& core, const HttpRequest& request, Job
   if (common.return_token_ids) base.prompt_ids = prompt.ids;
   if (common.return_prompt_text) base.prompt_text = core.tokenizer->decode(prompt.ids).value();
   job.route = "/v1/chat/completions";
+  job.prompt_field = "messages";
   job.prompts.push_back(std::move(prompt.ids));
   job.common = common;
   base.core = &core;

@@ -367,8 +367,35 @@ TEST(Chat, ARefusedChoiceCancelsTheOthers) {
   bench.answer_by_hand(kPlain);
   bench.backend.refuse(1, resource_exhausted("the queue is full"));
   const auto reply = bench.post(kPath, ask(R"("n":2,"stream":true)"));
-  EXPECT_EQ(reply->status(), 503);
+  EXPECT_EQ(reply->status(), 429);
   EXPECT_EQ(bench.backend.cancelled(), std::vector<size_t>{0});
+}
+
+TEST(Chat, AFullQueueIs429AndADrainingEngine503) {
+  const auto has_retry = [](const RecordingReply& reply) {
+    for (const auto& [name, value] : reply.headers()) {
+      if (name == "Retry-After") return true;
+    }
+    return false;
+  };
+  for (const bool drains : {false, true}) {
+    ApiBench bench;
+    bench.backend.refuse(0, resource_exhausted("no more requests are taken"));
+    if (drains) bench.backend.drain();
+    const std::pair<const char*, std::string> calls[] = {
+        {kPath, ask(R"("stream":true)")},
+        {"/v1/completions", R"({"prompt":"a"})"},
+        {"/v1/responses", R"({"input":"a"})"},
+        {"/inference/v1/generate", R"({"token_ids":[1]})"},
+        {"/v1/messages", R"({"max_tokens":1,"messages":[{"role":"user","content":"a"}]})"}};
+    for (const auto& [path, body] : calls) {
+      const auto reply = bench.post(path, body);
+      EXPECT_EQ(reply->status(), drains ? 503 : 429) << path;
+      EXPECT_TRUE(has_retry(*reply)) << path;
+      const std::string type = text_at(json_of(reply->body()), "error.type");
+      EXPECT_TRUE(drains || type == "rate_limit_error") << path << type;
+    }
+  }
 }
 
 TEST(Chat, ThinkingOffBeginsInTheResponse) {

@@ -164,7 +164,7 @@ class TextWriter {
 
 std::optional<ApiError> read_completion(ApiCore& core, const HttpRequest& request, Job& job, TextReply& base) {
   const Result<Json> body = parse_body(request);
-  if (!body.ok()) return api_error(body.error());
+  if (!body.ok()) return blamed(body.error());
   Fields fields(*body);
   CommonFields common = read_common(fields, FieldSet::kCompletion, core.options, *core.tokenizer);
   check_model(fields, core.options, common);
@@ -184,6 +184,7 @@ std::optional<ApiError> read_completion(ApiCore& core, const HttpRequest& reques
   job.rules.score_only = base.score_only;
   if (base.echo || common.return_token_ids) base.prompts = job.prompts;
   job.route = "/v1/completions";
+  job.prompt_field = "prompt";
   job.common = common;
   base.core = &core;
   base.common = std::move(common);

@@ -1,5 +1,7 @@
 #include "serve/api_fields.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 
 namespace perigee::serve {
@@ -16,6 +18,14 @@ std::optional<int64_t> whole_number(const Json& value) {
   constexpr double kExactMax = 9007199254740992.0;  // 2^53: every whole number up to it is a double
   if (std::floor(number) != number || std::abs(number) > kExactMax) return std::nullopt;
   return static_cast<int64_t>(number);
+}
+
+bool is_field_name(std::string_view word) {
+  constexpr std::string_view kOthers = "_.[]$";
+  if (word.empty() || word.front() < 'a' || word.front() > 'z') return false;
+  return std::all_of(word.begin(), word.end(), [&](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || kOthers.find(c) != std::string_view::npos;
+  });
 }
 
 Result<int32_t> read_id(const Json& value, int64_t vocab, std::string_view field) {

@@ -53,6 +53,9 @@ class Fields {
   std::optional<ApiError> error_;
 };
 
+// Whether a word can be the path of a field, as in tools[0].function.name; sentences of other rooms begin with one.
+bool is_field_name(std::string_view word);
+
 // One token id of a list called `field`.
 Result<int32_t> read_id(const text::Json& value, int64_t vocab, std::string_view field);
 // Whole numbers may be written with a fraction of zero.

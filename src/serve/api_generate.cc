@@ -97,7 +97,7 @@ class TokenWriter {
 // Sampling stands in an object of its own; the rest of the request beside it.
 std::optional<ApiError> read_generate(ApiCore& core, const HttpRequest& request, Job& job, TokenReply& base) {
   const Result<Json> body = parse_body(request);
-  if (!body.ok()) return api_error(body.error());
+  if (!body.ok()) return blamed(body.error());
   Fields fields(*body);
   const Json* sampling = fields.get("sampling_params");
   const Json none = Json::object({});
@@ -110,9 +110,9 @@ std::optional<ApiError> read_generate(ApiCore& core, const HttpRequest& request,
   check_model(fields, core.options, common);
   read_identity(fields, core.options, request, common);
   for (const char* key : {"kv_transfer_params", "ec_transfer_params", "features"}) fields.refuse(key, "");
-  const char* key = fields.get("token_ids") != nullptr ? "token_ids" : "prompt_token_ids";
+  const char* key = fields.get("prompt_token_ids") != nullptr ? "prompt_token_ids" : "token_ids";
   std::vector<int32_t> ids = fields.ids(key, core.tokenizer->vocab_size(), SIZE_MAX);
-  if (ids.empty()) fields.fail("token_ids", "is missing or empty; give at least one token id");
+  if (ids.empty()) fields.fail(key, "is missing or empty; give at least one token id");
   truncate_prompt(inner, common, ids);
   if (common.prompt_logprobs >= 0 && common.stream) inner.fail("prompt_logprobs", "cannot be given with stream: true");
   job.constraint = read_structured(inner, core);
@@ -120,6 +120,8 @@ std::optional<ApiError> read_generate(ApiCore& core, const HttpRequest& request,
   if (fields.failed()) return fields.error();
   if (inner.get("seed") == nullptr) common.sampling.seed = core.next_seed();
   job.route = "/inference/v1/generate";
+  job.prompt_field = key;
+  job.field_prefix = "sampling_params.";
   job.prompts.push_back(std::move(ids));
   job.rules = raw_rules(common, core.options);
   job.common = common;

@@ -26,7 +26,7 @@ std::string error_json(const ApiError& error) {
 }
 
 void send_message_error(Reply& reply, const ApiError& error) {
-  reply.send(error.status, kJsonType, error_json(error), {});
+  reply.send(error.status, kJsonType, error_json(error), retry_headers(error.status));
 }
 
 // Cached tokens are told apart from those that were read anew.
@@ -188,7 +188,7 @@ class MessageWhole {
 std::optional<ApiError> read_message(ApiCore& core, const HttpRequest& request, Job& job, MessageReply& base,
                                      bool only_count) {
   const Result<Json> body = parse_body(request);
-  if (!body.ok()) return api_error(body.error());
+  if (!body.ok()) return blamed(body.error());
   Fields fields(*body);
   CommonFields common;
   const ApiLimits& limits = core.options.limits;
@@ -197,6 +197,7 @@ std::optional<ApiError> read_message(ApiCore& core, const HttpRequest& request, 
   read_identity(fields, core.options, request, common);
   common.stream = fields.flag("stream", false);
   if (fields.get("max_tokens") != nullptr) common.max_tokens = fields.integer("max_tokens", 1, 1, kInt64Max);
+  common.max_tokens_field = "max_tokens";
   if (!only_count && !common.max_tokens.has_value()) fields.fail("max_tokens", "is missing");
   std::vector<std::string> stops = fields.strings("stop_sequences", limits.stops_max, limits.stop_bytes_max);
   if (!stops.empty()) common.stops = std::make_shared<const StopStrings>(std::move(stops));
@@ -210,14 +211,16 @@ std::optional<ApiError> read_message(ApiCore& core, const HttpRequest& request, 
   if (fields.failed()) return fields.error();
 
   ChatPrompt prompt;
-  if (auto error = read_chat_prompt(chat.body, *core.tokenizer, prompt)) return error;
+  const FieldNames names = {.reasoning_effort = "output_config.effort", .parameters = "input_schema", .function = ""};
+  if (auto error = read_chat_prompt(chat.body, *core.tokenizer, prompt)) return renamed(std::move(*error), names);
   job.prompts.push_back(std::move(prompt.ids));
   if (only_count) return std::nullopt;
-  if (auto error = constrain_chat(core, prompt.request, job.constraint)) return error;
+  if (auto error = constrain_chat(core, prompt.request, nullptr, job.constraint)) return renamed(std::move(*error), names);
   common.sampling.seed = core.next_seed();
   job.rules = chat_rules(prompt.request, common, core.options);
   job.rules.one_call = chat.one_call;
   job.route = "/v1/messages";
+  job.prompt_field = "messages";
   job.common = common;
   base.core = &core;
   base.common = std::move(common);

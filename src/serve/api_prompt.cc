@@ -11,13 +11,15 @@ namespace {
 
 constexpr int64_t kLogprobBytes = 96;  // of one alternative in JSON: id, number, rank, token
 
-ApiError too_long(int64_t prompt_tokens, int64_t new_tokens, int64_t context) {
+// To blame is the prompt if it leaves no room for a single token, or else what asks for more than there is left.
+ApiError too_long(const Job& job, int64_t prompt_tokens, int64_t new_tokens, int64_t context) {
   ApiError error;
+  error.param = prompt_tokens >= context ? job.prompt_field : job.common.max_tokens_field;
   error.code = "context_length_exceeded";
   error.message = fmt::format(
-      "the maximum context length is {} tokens, but the request needs {} of the prompt and {} to generate; shorten the "
+      "{} is too large: the maximum context length is {} tokens, the prompt has {} and {} are to be generated; shorten the "
       "prompt or lower max_tokens",
-      context, prompt_tokens, new_tokens);  // no sum: it need not fit into 64 bits
+      error.param, context, prompt_tokens, new_tokens);
   return error;
 }
 
@@ -55,21 +57,38 @@ AnswerRules common_rules(const CommonFields& common, const ApiOptions& options) 
 
 ApiError blamed(const Error& error) {
   ApiError out = api_error(error);
-  size_t end = 0;
-  while (end < error.message.size() && (std::isalnum(static_cast<unsigned char>(error.message[end])) != 0 ||
-                                        std::string_view("_.[]$").find(error.message[end]) != std::string_view::npos)) {
-    ++end;
-  }
-  const std::string first = error.message.substr(0, end);
-  if (first != "the" && first != "The") out.param = first;
+  std::string first = error.message.substr(0, error.message.find_first_of(" :"));
+  if (is_field_name(first) && first != "the") out.param = std::move(first);
   return out;
+}
+
+ApiError renamed(ApiError error, const FieldNames& names) {
+  const std::string old = error.param;
+  const auto begins = [&](std::string_view word) {
+    return old.starts_with(word) && (old.size() == word.size() || old[word.size()] == '.' || old[word.size()] == '[');
+  };
+  if (begins("messages")) {
+    error.param = names.messages;
+  } else if (begins("response_format")) {
+    error.param = names.response_format;
+  } else if (begins("reasoning_effort")) {
+    error.param = names.reasoning_effort;
+  } else if (const size_t at = old.find("function."); begins("tools") && at != std::string::npos) {
+    const std::string member = old.substr(at);
+    constexpr std::string_view kParameters = "function.parameters";
+    error.param = old.substr(0, at);
+    error.param += member.starts_with(kParameters) ? names.parameters + member.substr(kParameters.size())
+                                                   : names.function + member.substr(std::string_view("function.").size());
+  }
+  if (!old.empty() && error.message.starts_with(old)) error.message.replace(0, old.size(), error.param);
+  return error;
 }
 
 std::optional<ApiError> read_chat_prompt(const Json& body, const text::Tokenizer& tokenizer, ChatPrompt& out) {
   Result<text::ChatRequest> request = text::parse_chat_request(body);
   if (!request.ok()) return blamed(request.error());
   Result<std::vector<int32_t>> ids = text::encode_segments(tokenizer, text::render_chat(*request));
-  if (!ids.ok()) return api_error(ids.error());
+  if (!ids.ok()) return api_error(ids.error(), "messages");
   out.request = std::move(*request);
   out.ids = std::move(*ids);
   return std::nullopt;
@@ -102,11 +121,17 @@ std::optional<ApiError> make_constraint(const ApiCore& core, const ConstraintSpe
   return std::nullopt;
 }
 
-std::optional<ApiError> constrain_chat(const ApiCore& core, const text::ChatRequest& request,
+std::optional<ApiError> constrain_chat(const ApiCore& core, const text::ChatRequest& request, Fields* fields,
                                        std::shared_ptr<text::Constraint>& out) {
-  ConstraintSpec spec;
+  std::optional<ConstraintSpec> outputs;
+  if (fields != nullptr) outputs = read_structured_outputs(*fields);
+  if (outputs.has_value() && request.response_format != text::ResponseFormat::kText) {
+    fields->fail("structured_outputs", "stands beside response_format; give one");
+  }
+  if (fields != nullptr && fields->failed()) return fields->error();
+  ConstraintSpec spec = outputs.value_or(ConstraintSpec());
   spec.chat = &request;
-  spec.field = constraining_field(request);
+  if (!outputs.has_value()) spec.field = constraining_field(request);
   if (spec.field.empty()) return std::nullopt;
   return make_constraint(core, spec, out);
 }
@@ -118,23 +143,23 @@ std::optional<ApiError> plan_lengths(const ApiCore& core, Job& job) {
   int64_t prompt_bytes = 0;
   for (const std::vector<int32_t>& prompt : job.prompts) {
     const auto tokens = static_cast<int64_t>(prompt.size());
-    if (tokens > context || asked > context - tokens) return too_long(tokens, asked, context);
+    if (tokens > context || asked > context - tokens) return too_long(job, tokens, asked, context);
     prompt_bytes += tokens * (common.prompt_logprobs + 1) * kLogprobBytes * common.n;
   }
   if (prompt_bytes > core.options.limits.prompt_logprob_bytes_max) {
     ApiError error;
-    error.param = "prompt_logprobs";
+    error.param = job.field_prefix + "prompt_logprobs";
     error.message = fmt::format(
-        "prompt_logprobs for this prompt would take about {} bytes; at most {} are allowed: ask for fewer alternatives "
-        "or send a shorter prompt",
-        prompt_bytes, core.options.limits.prompt_logprob_bytes_max);
+        "{} for this prompt would take about {} bytes; at most {} are allowed: ask for fewer alternatives or send a shorter "
+        "prompt",
+        error.param, prompt_bytes, core.options.limits.prompt_logprob_bytes_max);
     return error;
   }
   const auto answers = static_cast<int64_t>(job.prompts.size()) * common.n;
   if (answers > core.options.limits.answers_max) {
     ApiError error;
-    error.param = "n";
-    error.message = fmt::format("n times the number of prompts is {}; at most {} are allowed", answers,
+    error.param = job.field_prefix + "n";
+    error.message = fmt::format("{} times the number of prompts is {}; at most {} are allowed", error.param, answers,
                                 core.options.limits.answers_max);
     return error;
   }
@@ -144,9 +169,14 @@ std::optional<ApiError> plan_lengths(const ApiCore& core, Job& job) {
 
 std::optional<ApiError> launch(ApiCore& core, const std::shared_ptr<Reply>& reply, Job job, Format format) {
   const auto session = std::make_shared<Session>(core, reply, std::move(format));
+  const std::string prompt_field = job.prompt_field;
   const Status started = session->start(std::move(job));
-  if (!started.ok()) return api_error(started.error());
-  return std::nullopt;
+  if (started.ok()) return std::nullopt;
+  ApiError error = blamed(started.error());
+  if (error.status == 400 && error.param.empty()) error.param = prompt_field;
+  // An engine that is at work has no room in its queue; the client should come again. One that drains never will have any.
+  if (error.status == 503 && !core.backend->state().draining) error.status = 429;
+  return error;
 }
 
 }  // namespace perigee::serve

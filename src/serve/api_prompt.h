@@ -27,8 +27,8 @@ std::optional<ApiError> read_chat_prompt(const text::Json& body, const text::Tok
 AnswerRules chat_rules(const text::ChatRequest& request, const CommonFields& common, const ApiOptions& options);
 AnswerRules raw_rules(const CommonFields& common, const ApiOptions& options);
 
-// The constraint that a conversation asks for; null when it asks for none.
-std::optional<ApiError> constrain_chat(const ApiCore& core, const text::ChatRequest& request,
+// The constraint that a conversation asks for; null when it asks for none. `fields`, if any, may hold structured_outputs.
+std::optional<ApiError> constrain_chat(const ApiCore& core, const text::ChatRequest& request, Fields* fields,
                                        std::shared_ptr<text::Constraint>& out);
 std::optional<ApiError> make_constraint(const ApiCore& core, const ConstraintSpec& spec,
                                         std::shared_ptr<text::Constraint>& out);
@@ -37,6 +37,8 @@ std::optional<ApiError> make_constraint(const ApiCore& core, const ConstraintSpe
 std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiCore& core, const CommonFields& common);
 void truncate_prompt(Fields& fields, const CommonFields& common, std::vector<int32_t>& ids);
 // structured_outputs or response_format of a completion; null when neither asks for anything.
+// structured_outputs alone, as far as it asks for anything.
+std::optional<ConstraintSpec> read_structured_outputs(Fields& fields);
 std::shared_ptr<text::Constraint> read_structured(Fields& fields, const ApiCore& core);
 
 // Checks prompts and answers against the context, and the bytes of what was asked for; sets job.max_tokens.
@@ -47,5 +49,16 @@ std::optional<ApiError> launch(ApiCore& core, const std::shared_ptr<Reply>& repl
 
 // The error of another room, with the field that its sentence begins with as the one to blame.
 ApiError blamed(const Error& error);
+
+// Another protocol's names of a chat request's fields, for errors about the chat that its request was turned into. What stood in
+// a list keeps its path within the list, except for messages, whose places differ.
+struct FieldNames {
+  std::string messages = "messages";
+  std::string response_format = "response_format";
+  std::string reasoning_effort = "reasoning_effort";
+  std::string parameters = "function.parameters";  // of a tool
+  std::string function = "function.";              // before a tool's other members
+};
+ApiError renamed(ApiError error, const FieldNames& names);
 
 }  // namespace perigee::serve

@@ -94,12 +94,16 @@ void read_kind(Fields& inner, std::string_view key, const Json& value, Constrain
   }
 }
 
-std::optional<ConstraintSpec> read_outputs(Fields& fields, const Json& outputs) {
-  if (!outputs.is_object()) {
+}  // namespace
+
+std::optional<ConstraintSpec> read_structured_outputs(Fields& fields) {
+  const Json* outputs = fields.get("structured_outputs");
+  if (outputs == nullptr || fields.failed()) return std::nullopt;
+  if (!outputs->is_object()) {
     fields.fail("structured_outputs", "must be an object");
     return std::nullopt;
   }
-  Fields inner(outputs, fields.name("structured_outputs."));
+  Fields inner(*outputs, fields.name("structured_outputs."));
   inner.refuse("structural_tag", "");
   std::optional<ConstraintSpec> spec;
   for (const char* key : {"json", "json_object", "regex", "choice", "grammar"}) {
@@ -112,8 +116,6 @@ std::optional<ConstraintSpec> read_outputs(Fields& fields, const Json& outputs) 
   if (inner.failed()) fields.fail(*inner.error());
   return spec;
 }
-
-}  // namespace
 
 void truncate_prompt(Fields& fields, const CommonFields& common, std::vector<int32_t>& ids) {
   if (common.truncate_prompt == -1 || fields.failed()) return;
@@ -148,14 +150,16 @@ std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiCore& co
 }
 
 std::shared_ptr<text::Constraint> read_structured(Fields& fields, const ApiCore& core) {
-  const Json* outputs = fields.get("structured_outputs");
   const Json* format = fields.get("response_format");
   if (fields.failed()) return nullptr;
-  if (outputs != nullptr && format != nullptr)
-    fields.fail("structured_outputs", "stands beside response_format; give one");
-  std::optional<ConstraintSpec> spec;
-  if (outputs != nullptr) spec = read_outputs(fields, *outputs);
-  if (format != nullptr) spec = read_format(fields, *format);
+  std::optional<ConstraintSpec> spec = read_structured_outputs(fields);
+  if (format != nullptr) {
+    std::optional<ConstraintSpec> other = read_format(fields, *format);
+    if (spec.has_value() && other.has_value()) {
+      fields.fail("structured_outputs", "stands beside response_format; give one");
+    }
+    if (other.has_value()) spec = std::move(other);
+  }
   if (!spec.has_value() || fields.failed()) return nullptr;
   std::shared_ptr<text::Constraint> constraint;
   if (auto error = make_constraint(core, *spec, constraint)) fields.fail(std::move(*error));

@@ -220,7 +220,7 @@ void refuse_in_responses(Fields& fields) {
 
 std::optional<ApiError> read_response(ApiCore& core, const HttpRequest& request, Job& job, ResponseReply& base) {
   const Result<Json> body = parse_body(request);
-  if (!body.ok()) return api_error(body.error());
+  if (!body.ok()) return blamed(body.error());
   Fields fields(*body);
   CommonFields common;
   refuse_in_responses(fields);
@@ -232,12 +232,16 @@ std::optional<ApiError> read_response(ApiCore& core, const HttpRequest& request,
   const bool one_call = !fields.flag("parallel_tool_calls", true);
   if (fields.get("max_output_tokens") != nullptr)
     common.max_tokens = fields.integer("max_output_tokens", 1, 1, kInt64Max);
+  common.max_tokens_field = "max_output_tokens";
   const Json chat = chat_of_responses(fields);
   if (fields.failed()) return fields.error();
 
   ChatPrompt prompt;
-  if (auto error = read_chat_prompt(chat, *core.tokenizer, prompt)) return error;
-  if (auto error = constrain_chat(core, prompt.request, job.constraint)) return error;
+  FieldNames names = {.messages = "input", .response_format = "text.format", .parameters = "parameters", .function = ""};
+  const bool flat_effort = fields.get("reasoning_effort") != nullptr;
+  if (!flat_effort) names.reasoning_effort = "reasoning.effort";
+  if (auto error = read_chat_prompt(chat, *core.tokenizer, prompt)) return renamed(std::move(*error), names);
+  if (auto error = constrain_chat(core, prompt.request, nullptr, job.constraint)) return renamed(std::move(*error), names);
   const bool has_seed = fields.get("seed") != nullptr;
   common.sampling.seed =
       has_seed ? static_cast<uint64_t>(fields.integer("seed", 0, kInt64Min, kInt64Max)) : core.next_seed();
@@ -245,6 +249,7 @@ std::optional<ApiError> read_response(ApiCore& core, const HttpRequest& request,
   job.rules = chat_rules(prompt.request, common, core.options);
   job.rules.one_call = one_call;
   job.route = "/v1/responses";
+  job.prompt_field = "input";
   job.prompts.push_back(std::move(prompt.ids));
   job.common = common;
   base.core = &core;

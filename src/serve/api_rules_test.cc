@@ -75,7 +75,24 @@ TEST(Rules, EveryRefusalIsA400ThatNamesItsField) {
       {R"("echo":true)", "echo"},
       {R"("documents":[{}])", "documents"},
       {R"("chat_template":"{{x}}")", "chat_template"},
-      {R"("structured_outputs":{"regex":"a"})", "structured_outputs"},
+      {R"("structured_outputs":"a")", "structured_outputs"},
+      {R"("structured_outputs":{})", "structured_outputs.json"},
+      {R"("structured_outputs":{"regex":"a","choice":["b"]})", "structured_outputs.choice"},
+      {R"("structured_outputs":{"regex":""})", "structured_outputs.regex"},
+      {R"("structured_outputs":{"choice":[]})", "structured_outputs.choice"},
+      {R"("structured_outputs":{"json":7})", "structured_outputs.json"},
+      {R"("structured_outputs":{"structural_tag":"x"})", "structured_outputs.structural_tag"},
+      {R"("structured_outputs":{"regex":"a"},"response_format":{"type":"json_object"})", "structured_outputs"},
+      {R"("structured_outputs":{"regex":"a"})", "structured_outputs.regex"},  // this bench makes no constraints
+      {R"("temperature":NaN)", "temperature"},
+      {R"("temperature":1e999)", "temperature"},
+      {R"("top_p":-Infinity)", "top_p"},
+      {R"("max_tokens":Infinity)", "max_tokens"},
+      {R"("logit_bias":{"3":NaN})", "logit_bias.3"},
+      {R"("stop_token_ids":[1,NaN])", "stop_token_ids[1]"},
+      {R"("max_tokens":5000)", "max_tokens"},
+      {R"("max_completion_tokens":5000)", "max_completion_tokens"},
+      {R"("reasoning_effort":"medium")", "reasoning_effort"},
       {R"("guided_json":{"type":"object"})", "guided_json"},
       {R"("mm_processor_kwargs":{"a":1})", "mm_processor_kwargs"},
       {R"("kv_transfer_params":{"a":1})", "kv_transfer_params"},
@@ -309,6 +326,44 @@ TEST(Rules, ConstraintsAreMadeFromTheRequestAndClonedForEachChoice) {
   EXPECT_EQ(text_at(json_of(refused->body()), "error.param"), "structured_outputs.regex");
 }
 
+TEST(Rules, StructuredOutputsOfAChatHoldForItsResponse) {
+  struct Seen {
+    ConstraintSpec::Kind kind;
+    bool chat;
+    std::string text;
+  };
+  std::vector<Seen> seen;
+  ApiOptions options = default_options();
+  options.make_constraint = [&](const ConstraintSpec& spec) -> Result<std::shared_ptr<text::Constraint>> {
+    std::string text = spec.source;
+    for (const std::string& choice : spec.choices) text += choice;
+    seen.push_back({spec.kind, spec.chat != nullptr, text});
+    if (spec.source == "(") return invalid_argument("{} does not compile", spec.field);
+    return std::shared_ptr<text::Constraint>();
+  };
+  ApiBench bench(std::move(options));
+  bench.answer(kAnswer);
+  using Kind = ConstraintSpec::Kind;
+  const std::pair<std::string, Kind> wishes[] = {
+      {R"({"json":{"type":"object"}})", Kind::kJsonSchema}, {R"({"json":"{}"})", Kind::kJsonSchema},
+      {R"({"json_object":true})", Kind::kJsonObject},       {R"({"regex":"a+"})", Kind::kRegex},
+      {R"({"choice":["a","b"]})", Kind::kChoice},           {R"({"grammar":"root ::= \"a\""})", Kind::kGrammar}};
+  for (const auto& [outputs, kind] : wishes) {
+    for (const std::string& beside : {std::string(), std::string(R"(,"response_format":{"type":"text"})"),
+                                      std::string(",\"tools\":[") + kTool + R"(],"tool_choice":"required")"}) {
+      seen.clear();
+      const auto reply = bench.post(kChat, ask("\"structured_outputs\":" + outputs + beside));
+      EXPECT_EQ(reply->status(), 200) << reply->body();
+      ASSERT_EQ(seen.size(), 1u);
+      EXPECT_EQ(seen[0].kind, kind);
+      EXPECT_TRUE(seen[0].chat) << "its tools and channels count as well";
+    }
+  }
+  const auto refused = bench.post(kChat, ask(R"("structured_outputs":{"regex":"("})"));
+  EXPECT_EQ(refused->status(), 400);
+  EXPECT_EQ(text_at(json_of(refused->body()), "error.param"), "structured_outputs.regex");
+}
+
 TEST(Rules, WithoutConstrainedDecodingSuchRequestsAreRefused) {
   ApiBench bench;
   for (const std::string& more :
@@ -357,6 +412,29 @@ TEST(Rules, AFinishedRequestIsRecorded) {
   EXPECT_EQ(records[0].prompt_tokens, static_cast<int64_t>(bench.backend.request(0).prompt.size()));
   EXPECT_EQ(records[0].generated_tokens, 2 * static_cast<int64_t>(ApiBench::ids(kAnswer).size()));
   EXPECT_GE(records[0].first_token_s, 0);
+}
+
+TEST(Rules, TimesAreTheEnginesAndGapsCountTheirTokens) {
+  std::vector<RequestRecord> records;
+  std::vector<std::pair<double, int64_t>> gaps;
+  ApiOptions options = default_options();
+  options.on_finished = [&](const RequestRecord& record) { records.push_back(record); };
+  options.on_token_gap = [&](double seconds, int64_t tokens) { gaps.emplace_back(seconds, tokens); };
+  ApiBench bench(std::move(options));
+  const std::vector<int32_t> ids = ApiBench::ids("one two three four five six seven eight");
+  ASSERT_GE(ids.size(), 6u);
+  bench.answer("one two three four five six seven eight", engine::RequestEnd::kLength, {2, 3, 1});
+  bench.post("/v1/completions", R"({"prompt":"a"})");
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].queue_s, 0.5);
+  EXPECT_EQ(records[0].prefill_s, 1.5);
+  EXPECT_EQ(records[0].decode_s, 0.25 * static_cast<double>(gaps.size()));
+  ASSERT_GE(gaps.size(), 2u);
+  EXPECT_EQ(gaps[0], (std::pair<double, int64_t>(0.25, 3))) << "the first update has no gap before it";
+  EXPECT_EQ(gaps[1], (std::pair<double, int64_t>(0.25, 1)));
+  size_t counted = 2;
+  for (const auto& [seconds, tokens] : gaps) counted += static_cast<size_t>(tokens);
+  EXPECT_EQ(counted, ids.size());
 }
 
 TEST(Rules, IgnoringTheEndGoesOnPastIt) {

@@ -39,7 +39,7 @@ std::string percent_decoded(std::string_view text) {
 std::optional<ApiError> read_tokens(ApiCore& core, const HttpRequest& request, std::vector<int32_t>& ids,
                                     bool& strings) {
   const Result<Json> body = parse_body(request);
-  if (!body.ok()) return api_error(body.error());
+  if (!body.ok()) return blamed(body.error());
   Fields fields(*body);
   CommonFields common;
   check_model(fields, core.options, common);
@@ -108,7 +108,7 @@ void tokenize(ApiCore& core, const HttpRequest& request, const ReplyPtr& reply) 
 
 void detokenize(ApiCore& core, const HttpRequest& request, const ReplyPtr& reply) {
   const Result<Json> body = parse_body(request);
-  if (!body.ok()) return send_error(*reply, api_error(body.error()));
+  if (!body.ok()) return send_error(*reply, blamed(body.error()));
   Fields fields(*body);
   CommonFields common;
   check_model(fields, core.options, common);

@@ -44,7 +44,6 @@ constexpr std::array kRefusedInChat = {
     Refused{"functions", "use tools"},
     Refused{"function_call", "use tool_choice"},
     Refused{"web_search_options", "use tools"},
-    Refused{"structured_outputs", "use response_format"},
     Refused{"add_special_tokens", "the wire format has no such tokens"},
     Refused{"truncate_prompt_tokens", "a cut prompt would not be a conversation"},
 };
@@ -150,7 +149,9 @@ void read_output_options(Fields& fields, FieldSet set, CommonFields& out) {
 
 Result<Json> parse_body(const HttpRequest& request) {
   if (!text::is_valid_utf8(request.body)) return invalid_argument("the request body is not valid UTF-8");
-  Result<Json> body = text::parse_json(request.body, "the request body");
+  std::string field;
+  Result<Json> body = text::parse_json(request.body, "the request body", text::kJsonDepthMax, &field);
+  if (!body.ok() && is_field_name(field)) return invalid_argument("{} cannot be read: {}", field, body.error().message);
   if (body.ok() && !body->is_object()) {
     return invalid_argument("the request body must be a JSON object, not {}", body->kind_name());
   }
@@ -233,7 +234,9 @@ CommonFields read_common(Fields& fields, FieldSet set, const ApiOptions& options
   if (has_seed) out.sampling.seed = static_cast<uint64_t>(fields.integer("seed", 0, kInt64Min, kInt64Max));
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {  // the later one wins
     const bool may_be_zero = set == FieldSet::kCompletion;           // to score a prompt
-    if (fields.get(key) != nullptr) out.max_tokens = fields.integer(key, 1, may_be_zero ? 0 : 1, kInt64Max);
+    if (fields.get(key) == nullptr) continue;
+    out.max_tokens = fields.integer(key, 1, may_be_zero ? 0 : 1, kInt64Max);
+    out.max_tokens_field = fields.name(key);
   }
   std::vector<std::string> stops = fields.strings("stop", limits.stops_max, limits.stop_bytes_max);
   if (!stops.empty()) out.stops = std::make_shared<const StopStrings>(std::move(stops));

@@ -24,11 +24,11 @@
 
 namespace perigee::serve {
 
-// What an answer must look like.
+// What an answer must look like. With `chat`, the kinds other than kChat hold for the text of the response channel.
 struct ConstraintSpec {
   enum class Kind { kChat, kJsonSchema, kJsonObject, kRegex, kChoice, kGrammar };
   Kind kind = Kind::kChat;
-  const text::ChatRequest* chat = nullptr;  // kChat: its response_format, tools and tool_choice
+  const text::ChatRequest* chat = nullptr;  // its response_format, tools and tool_choice; none: a completion
   std::string field;                        // for sentences, e.g. "structured_outputs.regex"
   text::Json schema;                        // kJsonSchema
   std::string source;                       // kRegex, kGrammar
@@ -69,6 +69,10 @@ struct RequestRecord {
   int64_t generated_tokens = 0;
   int64_t max_tokens = 0;
   double first_token_s = -1;  // from the request's arrival; -1: none came
+  // By the engine's clock, of all choices together; -1: it did not come so far.
+  double queue_s = -1;    // to the first step of any choice
+  double prefill_s = -1;  // from there to the first token of any
+  double decode_s = -1;   // from there to the last token of all
   double total_s = 0;
 };
 
@@ -83,7 +87,8 @@ struct ApiOptions {
   bool fixed_sampling = false;      // refuse other sampling values than Kimi's own, as its hosted API does
   int64_t created = 0;              // of the model, for /v1/models
   ConstraintMaker make_constraint;  // none: constrained decoding is not available
-  std::function<void(double seconds)> on_token_gap;  // between two updates of one choice
+  // From the token before them to the latest of `tokens` tokens that one step gave to one choice, by the engine's clock.
+  std::function<void(double seconds, int64_t tokens)> on_token_gap;
   std::function<void(const RequestRecord&)> on_finished;
 };
 
@@ -101,6 +106,7 @@ struct CommonFields {
   std::string request_id;
   int64_t n = 1;
   std::optional<int64_t> max_tokens;
+  std::string max_tokens_field;  // how the client spelled it
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
@@ -133,7 +139,7 @@ void read_identity(Fields& fields, const ApiOptions& options, const HttpRequest&
 // 404 for a model that is not served here.
 void check_model(Fields& fields, const ApiOptions& options, CommonFields& out);
 
-// A request's body as an object, or the 400.
+// A request's body as an object, or the 400; the sentence begins with the field whose value is no JSON (NaN, 1e999).
 Result<text::Json> parse_body(const HttpRequest& request);
 
 }  // namespace perigee::serve

@@ -62,8 +62,13 @@ std::string error_object(const ApiError& error) {
 
 std::string error_body(const ApiError& error) { return fmt::format(R"({{"error":{}}})", error_object(error)); }
 
+Headers retry_headers(int status) {
+  if (status != 503 && status != 429) return {};
+  return {{"Retry-After", kRetryAfter_s}};
+}
+
 void send_error(Reply& reply, const ApiError& error, Headers headers) {
-  if (error.status == 503 || error.status == 429) headers.emplace_back("Retry-After", kRetryAfter_s);
+  for (auto& header : retry_headers(error.status)) headers.push_back(std::move(header));
   reply.send(error.status, "application/json", error_body(error), std::move(headers));
 }
 

@@ -20,7 +20,9 @@ struct ApiError {
   std::string code = {};   // a word such as "context_length_exceeded"; empty: the status as a number
 };
 
-// What went wrong inside, as a status: bad values and too large ones 400, unknown names 404, no room 503, the rest 500.
+// What went wrong inside, as a status: bad or too large values 400, unknown names 404, no room 503, the rest 500. Who knows
+// that the queue which --max-num-waiting limits is full makes it 429; 503 means loading, draining or too many requests
+// that wait to be read.
 ApiError api_error(const Error& error, std::string param = {});
 
 // "invalid_request_error", "authentication_error", "not_found_error", "server_error", ...
@@ -29,6 +31,9 @@ std::string_view error_type(int status);
 // The whole body, and the inner object alone (for an error inside a stream).
 std::string error_body(const ApiError& error);
 std::string error_object(const ApiError& error);
+
+// When to come again, for the statuses that mean "later": 503 and 429.
+Headers retry_headers(int status);
 
 // Answers with the error's status and body; 503 and 429 carry Retry-After.
 void send_error(Reply& reply, const ApiError& error, Headers headers = {});

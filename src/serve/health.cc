@@ -55,6 +55,7 @@ std::vector<Route> Health::routes(const std::shared_ptr<Health>& self) {
     reply->send(200, kJson, fmt::format(R"({{"version":{}}})", json_quoted(self->version_)), {});
   };
   const Handler load = [self](const HttpRequest&, const std::shared_ptr<Reply>& reply) {
+    if (self->backend_.load() == nullptr) return answer(*reply, self->trouble());
     reply->send(200, kJson, self->load(), {});
   };
   return {open("GET", "/health", health), open("GET", "/ping", health),       open("POST", "/ping", health),

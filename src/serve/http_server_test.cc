@@ -319,6 +319,40 @@ TEST_F(HttpServer, AdministrationHasItsOwnDoor) {
   EXPECT_EQ(user.get("/hello", "x-api-key: admin\r\n").status, 401);
 }
 
+TEST_F(HttpServer, WhileLoadingOnlyStatusAnswers) {
+  ServerOptions options;
+  options.port = 0;
+  options.loading = true;
+  options.api_keys = {"key"};
+  options.admin_port = 0;
+  options.admin_key = "admin";
+  const Handler open = [](const HttpRequest&, const auto& reply) { reply->send(200, "text/plain", "open", {}); };
+  const std::vector<Route> early = {{"GET", "/open", open, Access::kOpen, Where::kInline}};
+  auto server = Server::create(std::move(options), early);
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  (*server)->start();
+  const std::string key = "x-api-key: key\r\n";
+  Client client((*server)->port());
+  Client admin(*(*server)->admin_port());
+  EXPECT_EQ(client.get("/open").status, 200);
+  EXPECT_EQ(client.post("/open", "", key).status, 405) << "what answers keeps its methods";
+  for (const char* path : {"/hello", "/echo", "/no/such/path"}) {
+    EXPECT_EQ(client.get(path).status, 401) << "keys come first";
+    const Response refused = client.get(path, key);
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_TRUE(refused.headers.contains("retry-after"));
+    EXPECT_NE(refused.body.find(R"("type":"service_unavailable_error")"), std::string::npos) << refused.body;
+    EXPECT_NE(refused.body.find("loading"), std::string::npos) << refused.body;
+  }
+  EXPECT_EQ(Client((*server)->port()).post("/echo", R"({"a":1})", key).status, 503);
+  EXPECT_EQ(admin.get("/pause", "x-api-key: admin\r\n").status, 503);
+
+  (*server)->open(script_.routes(), {{"GET", "/pause", open}});
+  EXPECT_EQ(client.get("/hello", key).status, 200) << "the same connection goes on";
+  EXPECT_EQ(client.get("/no/such/path", key).status, 404);
+  EXPECT_EQ(admin.get("/pause", "x-api-key: admin\r\n").status, 200);
+}
+
 TEST_F(HttpServer, BrowsersOfAllowedOriginsMayCall) {
   ServerOptions options;
   options.api_keys = {"key"};

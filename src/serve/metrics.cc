@@ -146,7 +146,9 @@ void Metrics::request_finished(const RequestReport& report) {
   if (report.decode_s) {
     decode_.observe(*report.decode_s);
     if (report.prefill_s) inference_.observe(*report.prefill_s + *report.decode_s);
-    if (report.generated_tokens > 1) per_token_.observe(*report.decode_s / static_cast<double>(report.generated_tokens - 1));
+    // The n answers are made at the same time; each has one token fewer than that after its first.
+    const int64_t gaps = report.generated_tokens - report.n;
+    if (gaps > 0) per_token_.observe(*report.decode_s * static_cast<double>(report.n) / static_cast<double>(gaps));
   }
   prompt_tokens_.observe(static_cast<double>(report.prompt_tokens));
   generated_tokens_.observe(static_cast<double>(report.generated_tokens));

@@ -68,6 +68,7 @@ class RecordingReply : public Reply {
   int status() const { return locked(status_); }
   std::string type() const { return locked(type_); }
   std::string body() const { return locked(body_); }
+  Headers headers() const { return locked(headers_); }
   size_t writes() const { return locked(writes_); }
   std::vector<std::string> faults() const { return locked(faults_); }
 

@@ -41,8 +41,15 @@ class ScriptedBackend : public engine::Backend {
 
   engine::BackendInfo& mutable_info() { return info_; }
   const engine::BackendInfo& info() const override { return info_; }
-  engine::BackendState state() const override { return {}; }
-  void drain() override {}
+  engine::BackendState state() const override {
+    engine::BackendState out;
+    out.draining = locked([&] { return draining_; });
+    return out;
+  }
+  void drain() override {
+    const std::lock_guard lock(mutex_);
+    draining_ = true;
+  }
   void pause(bool) override {}
   void reset_prefix_cache() override {}
 
@@ -62,7 +69,7 @@ class ScriptedBackend : public engine::Backend {
       number = requests_.size();
       plan = script(request, number);
       requests_.push_back(std::move(request));
-      running_.push_back({std::move(on_update), plan, 0, false});
+      running_.push_back({std::move(on_update), plan, 0, false, {}});
     }
     if (!plan.by_hand) play_all(number);
     return number + 1;
@@ -92,6 +99,11 @@ class ScriptedBackend : public engine::Backend {
         ++running.at;
       }
       update.finish = end;
+      // A made-up clock: half a second of waiting, one and a half to the first token, a quarter for each later update.
+      running.times.first_step = 0.5;
+      running.times.last_token = running.times.first_token < 0 ? 2.0 : running.times.last_token + 0.25;
+      if (running.times.first_token < 0) running.times.first_token = 2.0;
+      update.times = running.times;
       running.ended = end.has_value();
       call = running.on_update;
       if (running.ended) running.on_update = nullptr;
@@ -139,6 +151,7 @@ class ScriptedBackend : public engine::Backend {
     Script script;
     size_t at = 0;
     bool ended = false;
+    engine::RequestTimes times = {};
   };
 
   static std::vector<std::optional<engine::TokenLogprob>> prompt_logprobs(const engine::TokenRequest& request) {
@@ -163,6 +176,7 @@ class ScriptedBackend : public engine::Backend {
   std::vector<engine::TokenRequest> requests_;
   std::vector<Running> running_;
   std::vector<size_t> cancelled_;
+  bool draining_ = false;
   size_t refuse_from_ = SIZE_MAX;
   Error refusal_;
 };

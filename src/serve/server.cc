@@ -132,7 +132,8 @@ void Server::Impl::finished(const FinishedRequest& request) {
 
 void Server::Impl::fill(Site& site, std::vector<Route> routes, KeyRing keys, std::shared_ptr<TlsContext> tls) {
   site.limits = options.limits;
-  site.routes = RouteTable(std::move(routes));
+  (options.loading ? site.loading_routes : site.routes) = RouteTable(std::move(routes));
+  site.loading = options.loading;
   site.keys = std::move(keys);
   site.cors = options.cors;
   site.tls = std::move(tls);
@@ -242,6 +243,16 @@ void Server::start() {
   impl_->accept(*impl_->clients);
   if (impl_->admin != nullptr) impl_->accept(*impl_->admin);
   for (const auto& loop : impl_->loops) loop->start();
+}
+
+void Server::open(std::vector<Route> routes, std::vector<Route> admin_routes) {
+  CHECK(impl_->options.loading);
+  impl_->options.loading = false;
+  impl_->clients->site->routes = RouteTable(std::move(routes));
+  impl_->clients->site->loading = false;
+  if (impl_->admin == nullptr) return;
+  impl_->admin->site->routes = RouteTable(std::move(admin_routes));
+  impl_->admin->site->loading = false;
 }
 
 int64_t Server::drain(double limit_s) {

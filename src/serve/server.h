@@ -5,7 +5,7 @@
 //
 //         I/O threads move bytes and never wait; handlers run on a worker pool. An answer may be made on any thread.
 // Owner   serve.
-// Threads create(), start(), drain() and stop() from one thread.
+// Threads create(), start(), open(), drain() and stop() from one thread.
 // Errors  create() names the flag to blame. A connection's trouble stays its own.
 // Source  RFC 9110, RFC 9112; limits against slow and oversized senders as in the advisories about other servers.
 #pragma once
@@ -48,12 +48,14 @@ struct ServerOptions {
   std::vector<std::string> access_log_without;  // paths
   LogSink log;             // none: no log at all
   OnFinished on_finished;  // of each request, on an I/O thread: for metrics
+  bool loading = false;    // until open()
   std::shared_ptr<ServerState> state = std::make_shared<ServerState>();
 };
 
 class Server {
  public:
-  // Listens, but answers nobody before start(): connections wait.
+  // Listens, but answers nobody before start(): connections wait. With options.loading, `routes` are what answers while a model
+  // loads, on both listeners nothing else does (503), and open() brings the routes of afterwards.
   static Result<std::unique_ptr<Server>> create(ServerOptions options, std::vector<Route> routes,
                                                 std::vector<Route> admin_routes = {});
   Server(const Server&) = delete;
@@ -64,6 +66,7 @@ class Server {
   std::optional<int> admin_port() const;
 
   void start();
+  void open(std::vector<Route> routes, std::vector<Route> admin_routes);
   // Takes no new client connections, closes idle ones, lets the others finish their request for at most `limit_s`, then breaks
   // them off. Returns how many were broken off. The admin listener goes on until stop(), so that one can watch.
   int64_t drain(double limit_s);

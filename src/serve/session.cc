@@ -30,7 +30,6 @@ Status Session::start(Job job) {
     }
   }
   left_ = choices_.size();
-  last_.assign(left_, started_);
   record_.route = job.route;
   record_.request_id = job.common.request_id;
   record_.choices = static_cast<int64_t>(left_);
@@ -116,7 +115,7 @@ void Session::deliver(size_t index, engine::TokenUpdate&& update) {
     return close("error");
   }
   read(choice, update);
-  measure(choice);
+  measure(choice, update);
   format_.pieces(*this, choice, update.tokens, pieces_);
   pieces_.clear();
   if (!choice.answer.over()) return;
@@ -143,16 +142,32 @@ void Session::read(Choice& choice, engine::TokenUpdate& update) {
   choice.answer.finish(cause, pieces_);
 }
 
-void Session::measure(Choice& choice) {
-  const Clock::time_point now = Clock::now();
-  const auto seconds = [](Clock::duration span) { return std::chrono::duration<double>(span).count(); };
-  Clock::time_point& last = last_[choice.index];
-  if (last == started_) {
-    if (record_.first_token_s < 0) record_.first_token_s = seconds(now - started_);
-  } else if (core_->options.on_token_gap) {
-    core_->options.on_token_gap(seconds(now - last));
+void Session::measure(Choice& choice, const engine::TokenUpdate& update) {
+  if (update.tokens.empty()) return;
+  if (record_.first_token_s < 0) {
+    record_.first_token_s = std::chrono::duration<double>(Clock::now() - started_).count();
   }
-  last = now;
+  const double before = choice.times.last_token;
+  choice.times = update.times;
+  if (before >= 0 && core_->options.on_token_gap) {
+    core_->options.on_token_gap(choice.times.last_token - before, static_cast<int64_t>(update.tokens.size()));
+  }
+}
+
+// Of the choices that got a token.
+void Session::add_times() {
+  double first_step = -1, first_token = -1, last_token = -1;
+  for (const auto& choice : choices_) {
+    const engine::RequestTimes& t = choice->times;
+    if (t.first_token < 0) continue;
+    first_step = first_step < 0 ? t.first_step : std::min(first_step, t.first_step);
+    first_token = first_token < 0 ? t.first_token : std::min(first_token, t.first_token);
+    last_token = std::max(last_token, t.last_token);
+  }
+  if (first_token < 0) return;
+  record_.queue_s = first_step;
+  record_.prefill_s = first_token - first_step;
+  record_.decode_s = last_token - first_token;
 }
 
 // The end of the session, told once.
@@ -168,6 +183,7 @@ void Session::close(const std::string& reason) {
     record_.prompt_tokens += choice->prompt_tokens;
     record_.cached_tokens += choice->cached_tokens;
   }
+  add_times();
   record_.total_s = std::chrono::duration<double>(Clock::now() - started_).count();
   core_->options.on_finished(record_);
 }

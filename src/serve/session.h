@@ -48,6 +48,7 @@ struct Choice {
   size_t prompt = 0;  // which prompt
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
+  engine::RequestTimes times;
   std::vector<std::optional<engine::TokenLogprob>> prompt_logprobs;
 };
 
@@ -76,6 +77,8 @@ Format format_with(std::shared_ptr<Writer> writer) {
 // What to run: `n` choices of each prompt.
 struct Job {
   std::string route;
+  std::string prompt_field;  // where the prompt stood, for errors
+  std::string field_prefix;  // before the names of `common`'s fields
   CommonFields common;
   std::vector<std::vector<int32_t>> prompts;
   int64_t max_tokens = 0;  // of each choice; 0: up to the end of the context
@@ -102,7 +105,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void cancel_all();
   void read(Choice& choice, engine::TokenUpdate& update);
   void close(const std::string& reason);
-  void measure(Choice& choice);
+  void measure(Choice& choice, const engine::TokenUpdate& update);
+  void add_times();
 
   using Clock = std::chrono::steady_clock;
   ApiCore* core_;
@@ -112,7 +116,6 @@ class Session : public std::enable_shared_from_this<Session> {
   std::mutex keys_mutex_;
   std::vector<engine::RequestKey> keys_;
   std::vector<std::unique_ptr<Choice>> choices_;
-  std::vector<Clock::time_point> last_;  // by choice
   std::vector<text::OutputEvent> pieces_;
   RequestRecord record_;
   Clock::time_point started_;

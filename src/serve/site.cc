@@ -15,7 +15,8 @@ Site::Verdict refusal(int status, std::string message, Headers headers = {}) {
 
 Site::Verdict Site::judge(HttpRequest& request, bool has_body) const {
   if (is_preflight(cors, request)) return {nullptr, std::nullopt, preflight_headers(cors, request)};
-  const RouteTable::Match match = routes.find(request.method, request.path);
+  const bool is_loading = loading.load();
+  const RouteTable::Match match = (is_loading ? loading_routes : routes).find(request.method, request.path);
   if (match.route == nullptr || match.route->access == Access::kKey) {
     // Before 404 and 405: without a key nobody learns what is there.
     const auto tenant = keys.admit(request.headers);
@@ -24,6 +25,7 @@ Site::Verdict Site::judge(HttpRequest& request, bool has_body) const {
                      {{"WWW-Authenticate", "Bearer"}});
     request.tenant = *tenant;
   }
+  if (is_loading && match.allow.empty()) return refusal(503, "the model is loading; try again later");
   if (match.route == nullptr && match.allow.empty()) return refusal(404, fmt::format("there is no '{}' here", request.path));
   if (match.route == nullptr && request.method == "OPTIONS") return {nullptr, std::nullopt, {{"Allow", match.allow}}};
   if (match.route == nullptr)

@@ -1,6 +1,6 @@
 // What    What all connections of one listener share: limits, routes, keys, and where their work goes.
 // Owner   serve. server.cc makes one for clients and one for administration.
-// Threads Constant while connections exist, except for the atomics.
+// Threads Constant while connections exist, except for the atomics and, while `loading`, the routes.
 // Errors  judge() returns the answer for requests that no handler should see.
 #pragma once
 
@@ -35,12 +35,14 @@ struct HttpLimits {
 struct Site {
   HttpLimits limits;
   RouteTable routes{{}};
+  RouteTable loading_routes{{}};  // what answers while `loading`; everything else is refused then
   KeyRing keys;
   CorsOptions cors;
   std::shared_ptr<TlsContext> tls;      // none: in the clear
   std::shared_ptr<ServerState> state;
   std::shared_ptr<std::atomic<bool>> draining = std::make_shared<std::atomic<bool>>(false);
   std::atomic<int64_t> connections{0};
+  std::atomic<bool> loading{false};  // `routes` are read only after it was false
   std::function<bool(std::function<void()>)> run_later;  // on the worker pool; false: too much waits there
   OnFinished on_finished;
   LogSink log;

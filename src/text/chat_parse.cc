@@ -226,8 +226,7 @@ class MessageReader {
                           (content->is_string() && content->as_string().empty()) ||
                           (content->is_array() && content->items().empty());
     if (!is_empty)
-      return invalid_argument("{} has both content and tools; give the text a message of its own",
-                              where_);
+      return invalid_argument("{} has both content and tools; give the text a message of its own", where_);
     Result<std::vector<Json>> kept = read_tools(*tools, where_ + ".tools", tool_names_);
     if (!kept.ok()) return kept.error();
     message_.tools = std::move(*kept);
@@ -421,11 +420,11 @@ class RequestReader {
         if (!value.is_bool()) return wrong_kind(field, "a boolean", value);
         request_.thinking = value.as_bool();
       } else if (key == "thinking_effort" || key == "reasoning_effort") {
-        const Status set = set_effort(value, field);
+        const bool is_own = key == "thinking_effort";
+        const Status set = is_own ? set_effort(value, field) : set_reasoning(value, field);
         if (!set.ok()) return set;
       } else {
-        return invalid_argument("{} is unknown; use thinking, enable_thinking or thinking_effort",
-                                field);
+        return invalid_argument("{} is unknown; use thinking, enable_thinking or thinking_effort", field);
       }
     }
     return {};
@@ -434,8 +433,7 @@ class RequestReader {
   Status read_thinking() {
     const Json* thinking = body_.find_set("thinking");
     if (thinking == nullptr) return {};
-    if (!thinking->is_object())
-      return wrong_kind("thinking", "an object such as {\"type\": \"enabled\"}", *thinking);
+    if (!thinking->is_object()) return wrong_kind("thinking", "an object such as {\"type\": \"enabled\"}", *thinking);
     const Json* type = thinking->find_set("type");
     if (type != nullptr) {
       const std::string name = type->is_string() ? type->as_string() : "";
@@ -455,7 +453,20 @@ class RequestReader {
 
   Status read_effort() {
     const Json* effort = body_.find_set("reasoning_effort");
-    return effort == nullptr ? Status() : set_effort(*effort, "reasoning_effort");
+    return effort == nullptr ? Status() : set_reasoning(*effort, "reasoning_effort");
+  }
+
+  // OpenAI's word for it has more values than the model has efforts. Those beyond the ends mean the
+  // end, none means no thinking; medium, which lies between two, is not guessed at.
+  Status set_reasoning(const Json& value, const std::string& field) {
+    const std::string name = value.is_string() ? value.as_string() : "";
+    if (name == "none") {
+      request_.thinking = false;
+      return {};
+    }
+    const Json known = Json::string(name == "minimal" ? "low" : name == "xhigh" ? "max" : name);
+    if (set_effort(known, field).ok()) return {};
+    return invalid_argument("{} must be none, minimal, low, high, xhigh or max", field);
   }
 
   Status set_effort(const Json& value, const std::string& field) {

@@ -329,9 +329,12 @@ TEST(ChatRefusals, ResponseFormat) {
 }
 
 TEST(ChatRefusals, ThinkingIsNeverSilentlyIgnored) {
-  for (const char* effort : {"\"medium\"", "\"none\"", "\"xhigh\"", "3"}) {
-    expect_refused_text(with(std::string("\"reasoning_effort\": ") + effort),
-                        "reasoning_effort must be low, high or max");
+  for (const char* effort : {"\"medium\"", "\"huge\"", "\"\"", "3"}) {
+    for (const char* form : {R"("reasoning_effort": %)", R"("chat_template_kwargs": {"reasoning_effort": %})"}) {
+      std::string more = form;
+      more.replace(more.find('%'), 1, effort);
+      expect_refused_text(with(more), "reasoning_effort must be none, minimal, low, high, xhigh or max");
+    }
   }
   expect_refused_text(with(R"("thinking": true)"), "thinking must be an object");
   expect_refused_text(with(R"("thinking": {"type": "auto"})"),
@@ -343,6 +346,25 @@ TEST(ChatRefusals, ThinkingIsNeverSilentlyIgnored) {
                       "chat_template_kwargs.thinking must be a boolean");
   expect_refused_text(with(R"("chat_template_kwargs": {"tokenize": true})"),
                       "chat_template_kwargs.tokenize is unknown");
+}
+
+TEST(Chat, EffortsOfOtherServersMeanThoseOfTheModel) {
+  const std::pair<const char*, ThinkingEffort> same[] = {{"minimal", ThinkingEffort::kLow}, {"low", ThinkingEffort::kLow},
+                                                         {"high", ThinkingEffort::kHigh},   {"xhigh", ThinkingEffort::kMax},
+                                                         {"max", ThinkingEffort::kMax}};
+  for (const auto& [name, effort] : same) {
+    const Result<ChatRequest> request = parse(with(fmt::format(R"("reasoning_effort": "{}")", name)));
+    ASSERT_TRUE(request.ok()) << name;
+    EXPECT_TRUE(request->thinking) << name;
+    EXPECT_EQ(request->effort, effort) << name;
+  }
+  for (const char* more : {R"("reasoning_effort": "none")", R"("chat_template_kwargs": {"reasoning_effort": "none"})",
+                           R"("thinking": {"type": "enabled"}, "reasoning_effort": "none")"}) {
+    const Result<ChatRequest> request = parse(with(more));
+    ASSERT_TRUE(request.ok()) << more;
+    EXPECT_FALSE(request->thinking) << more;
+    EXPECT_EQ(render_chat(*request), render_chat(*parse(with(R"("thinking": {"type": "disabled"})"))));
+  }
 }
 
 TEST(Chat, OtherMembersOfARequestArePassedOver) {

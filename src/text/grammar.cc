@@ -194,18 +194,20 @@ Status GrammarCompiler::Impl::add_tools(const ChatRequest& request, AnswerPlan& 
   return {};
 }
 
-Result<std::shared_ptr<Constraint>> GrammarCompiler::for_chat(const ChatRequest& request) const {
+Result<std::shared_ptr<Constraint>> GrammarCompiler::for_chat(const ChatRequest& request,
+                                                              const StructuredOutputs* outputs) const {
   auto plan = std::make_shared<AnswerPlan>(impl_->base);
   plan->thinking = request.thinking;
-  Result<TextRulePtr> body = impl_->response(request);
+  Result<TextRulePtr> body = outputs != nullptr ? impl_->body(*outputs) : impl_->response(request);
   if (!body.ok()) return body.error();
   plan->body = std::move(*body);
   if (const Status added = impl_->add_tools(request, *plan); !added.ok()) return added.error();
   const bool bound = plan->body->kind != TextRule::Kind::kAny || plan->tool_use == ToolUse::kRuled;
   if (!bound) return std::shared_ptr<Constraint>();
   if (plan->open < 0 || plan->close < 0 || plan->sep < 0) {
-    return invalid_argument(
-        "response_format and constrained tools need Kimi K3's control tokens, which this model lacks");
+    const bool formats = request.response_format != ResponseFormat::kText;
+    return invalid_argument("{} needs Kimi K3's control tokens, which this model lacks",
+                            outputs != nullptr ? outputs->field : formats ? "response_format" : "tools");
   }
   return make_constraint(std::move(plan));
 }

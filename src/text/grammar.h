@@ -1,8 +1,8 @@
 // What    Constrained decoding: makes the constraints (constraint.h) that a request asks for.
 //           completions  structured_outputs: a JSON schema, any JSON object, a regular expression, one of a list of texts, or
 //                        an EBNF grammar, from the first token on, then an end id
-//           chat         response_format holds in the response channel alone; tool_choice and strict tools hold for the calls.
-//                        Nothing is looked at before the think channel closes.
+//           chat         response_format or structured_outputs hold in the response channel alone, tool_choice and strict
+//                        tools for the calls. Nothing is looked at before the think channel closes.
 //         Calls are constrained if tool_choice is required (at least one call) or names a function (that one, once), or if it
 //         is auto and a tool has strict: true. Then a strict tool's parameters must be ones that can be followed
 //         (grammar_schema.h); any other tool whose parameters cannot be followed may have any arguments.
@@ -55,8 +55,9 @@ class GrammarCompiler {
   GrammarCompiler(const Tokenizer& tokenizer, Options options);
   ~GrammarCompiler();
 
-  // nullptr if the request constrains nothing.
-  Result<std::shared_ptr<Constraint>> for_chat(const ChatRequest& request) const;
+  // nullptr if the request constrains nothing. `outputs` holds for the response channel in place of response_format.
+  Result<std::shared_ptr<Constraint>> for_chat(const ChatRequest& request,
+                                               const StructuredOutputs* outputs = nullptr) const;
   Result<std::shared_ptr<Constraint>> for_completion(const StructuredOutputs& wanted) const;
 
   // Makes the masks of strings, numbers and unknown objects ahead of the first request: a second for a large vocabulary.

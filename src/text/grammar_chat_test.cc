@@ -52,6 +52,14 @@ std::shared_ptr<Constraint> make(const GrammarCompiler& compiler, const ChatRequ
   return *made;
 }
 
+std::shared_ptr<Constraint> make(const GrammarCompiler& compiler, const ChatRequest& request, const std::string& outputs) {
+  const Result<StructuredOutputs> wanted = parse_structured_outputs(json_of(outputs));
+  if (!wanted.ok()) check_failed(__FILE__, __LINE__, wanted.error().message);
+  Result<std::shared_ptr<Constraint>> made = compiler.for_chat(request, &*wanted);
+  if (!made.ok()) check_failed(__FILE__, __LINE__, made.error().message);
+  return *made;
+}
+
 std::vector<int32_t> tokens(std::string_view text) {
   return demo_tokenizer().encode_control(text);
 }
@@ -108,6 +116,28 @@ TEST(ChatConstraint, AResponseFollowsItsFormatWithAndWithoutThinking) {
       EXPECT_TRUE(output.tool_calls.empty());
       EXPECT_EQ(output.finish_reason, FinishReason::kStop);
       EXPECT_EQ(output.reasoning.empty(), !thinking);
+    }
+  }
+}
+
+TEST(ChatConstraint, StructuredOutputsHoldForTheResponseAndToolsForTheCalls) {
+  const GrammarCompiler compiler = demo_compiler();
+  const std::string tools = R"("tool_choice":"required","tools":[)" + tool("weather", kWeather, true) + "]";
+  for (uint64_t seed = 0; seed < kAnswers; ++seed) {
+    for (const bool thinking : {true, false}) {
+      for (const char* outputs : {R"({"choice":["red","green"]})", R"({"regex":"red|green"})",
+                                  R"({"grammar":"root ::= \"red\" | \"green\""})"}) {
+        ChatRequest request = chat(seed % 2 == 0 ? R"("temperature":1)" : tools);
+        request.thinking = thinking;
+        const auto constraint = make(compiler, request, outputs);
+        const auto ids = Sampler(demo_tokenizer(), seed)
+                             .answer(*constraint, thinking ? tokens(kThinkEnd) : std::vector<int32_t>{}, 200);
+        const ParsedOutput output = parse(ids, thinking);
+        const std::string content = output.content.value_or("");
+        const bool calls = !output.tool_calls.empty();
+        EXPECT_TRUE(content == "red" || content == "green" || (content.empty() && calls)) << seed << ": " << content;
+        EXPECT_EQ(calls, seed % 2 == 1) << seed;
+      }
     }
   }
 }

@@ -45,10 +45,12 @@ class JsonBuilder {
                    const nlohmann::detail::exception& e) {
     if (e.id == 406) {
       fail(position, fmt::format("the number {} is too large", shortened(last_token)));
+      bad_member_ = path();
     } else if (position > text_.size()) {
       fail(position, "the text ends too early");
     } else {
       fail(position, fmt::format("cannot read on at '{}'", shortened(last_token)));
+      bad_member_ = path();
     }
     return false;
   }
@@ -57,6 +59,9 @@ class JsonBuilder {
     if (!error_.empty()) return invalid_argument("{}", error_);
     return std::move(root_);
   }
+
+  // Of the member whose value could not be read; empty: the trouble lies elsewhere.
+  const std::string& bad_member() const { return bad_member_; }
 
  private:
   bool put(Json value) {
@@ -69,7 +74,7 @@ class JsonBuilder {
     } else if (open_.back().is_array()) {
       open_.back().items_.push_back(std::move(value));
     } else {
-      open_.back().members_.emplace_back(std::move(keys_.back()), std::move(value));
+      open_.back().members_.emplace_back(std::exchange(keys_.back(), {}), std::move(value));
     }
     return true;
   }
@@ -118,6 +123,21 @@ class JsonBuilder {
     members = std::move(kept);
   }
 
+  // Of the value under way. A key is empty once its value is there; then no member is to blame.
+  std::string path() const {
+    std::string out;
+    for (size_t i = 0; i < open_.size(); ++i) {
+      if (open_[i].is_array()) {
+        out += fmt::format("[{}]", open_[i].items_.size());
+      } else if (keys_[i].empty()) {
+        return {};
+      } else {
+        out += (out.empty() ? "" : ".") + keys_[i];
+      }
+    }
+    return out;
+  }
+
   static std::string shortened(const std::string& token) {
     const size_t kept = std::min<size_t>(token.size(), 24);
     return replace_invalid_utf8(token.substr(token.size() - kept));
@@ -142,6 +162,7 @@ class JsonBuilder {
   std::vector<Json> open_;         // containers from the root inwards
   std::vector<std::string> keys_;  // the key that waits for its value, per open container
   std::string error_;
+  std::string bad_member_;
 };
 
 Json Json::boolean(bool value) {
@@ -264,9 +285,11 @@ const Json* Json::find_set(std::string_view key) const {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
-Result<Json> parse_json(std::string_view text, std::string_view what, int depth_max, size_t values_max) {
+Result<Json> parse_json(std::string_view text, std::string_view what, int depth_max, std::string* field,
+                        size_t values_max) {
   JsonBuilder builder(text, what, depth_max, values_max);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
+  if (field != nullptr && !builder.bad_member().empty()) *field = builder.bad_member();
   return builder.take();
 }
 

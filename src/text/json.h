@@ -79,9 +79,10 @@ inline constexpr int kJsonDepthMax =
 // context of token ids twice.
 inline constexpr size_t kJsonValuesMax = 2 << 20;
 
-// `what` names the text in the error sentence: a file, a field.
-Result<Json> parse_json(std::string_view text, std::string_view what,
-                        int depth_max = kJsonDepthMax, size_t values_max = kJsonValuesMax);
+// `what` names the text in the error sentence: a file, a field. When the value of a member cannot be
+// read (NaN, 1e999), `field` gets that member's path, as in a.b[2].c; otherwise it stays as it is.
+Result<Json> parse_json(std::string_view text, std::string_view what, int depth_max = kJsonDepthMax,
+                        std::string* field = nullptr, size_t values_max = kJsonValuesMax);
 
 struct JsonStyle {
   std::string_view item_separator = ", ";

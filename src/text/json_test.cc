@@ -76,8 +76,8 @@ TEST(Json, ManySmallValuesAreRefusedBeforeTheyFillTheMemory) {
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("body holds more than 2097152 values"), std::string::npos);
   // Containers and members count as well; equal keys count each time.
-  EXPECT_TRUE(parse_json(R"([{"a":1,"a":2},[]])", "body", kJsonDepthMax, 5).ok());
-  EXPECT_FALSE(parse_json(R"([{"a":1,"a":2},[]])", "body", kJsonDepthMax, 4).ok());
+  EXPECT_TRUE(parse_json(R"([{"a":1,"a":2},[]])", "body", kJsonDepthMax, nullptr, 5).ok());
+  EXPECT_FALSE(parse_json(R"([{"a":1,"a":2},[]])", "body", kJsonDepthMax, nullptr, 4).ok());
 }
 
 TEST(Json, WholeNumbersAreReadOnlyFromIntegers) {
@@ -98,6 +98,24 @@ RC_GTEST_PROP(JsonProperty, StringsSurviveThePrinter, ()) {
   const Result<Json> again = parse_json(print_json(value), "printed");
   RC_ASSERT(again.ok());
   RC_ASSERT(*again == value);
+}
+
+TEST(Json, AMemberWhoseValueCannotBeReadIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"a": NaN})", "a"},
+      {R"({"a": 1, "b": 1e999})", "b"},
+      {R"({"a": {"b": [1, {"c": -Infinity}]}})", "a.b[1].c"},
+      {R"({"a": [1, 2, Infinity]})", "a[2]"},
+      {R"([NaN])", "[0]"},
+      {R"({"a": 1,})", ""},
+      {R"({"a": 1 "b": 2})", ""},
+      {R"({"a": )", ""},
+      {R"(NaN)", ""}};
+  for (const auto& [text, member] : cases) {
+    std::string field;
+    EXPECT_FALSE(parse_json(text, "it", kJsonDepthMax, &field).ok()) << text;
+    EXPECT_EQ(field, member) << text;
+  }
 }
 
 }  // namespace

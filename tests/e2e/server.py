@@ -14,7 +14,8 @@ from conftest import DEMO
 class Server:
   """One running server; its log is read by a thread, so that it never fills the pipe."""
 
-  def __init__(self, perigee, *flags, model=DEMO):
+  def __init__(self, perigee, *flags, model=DEMO, loading=False):
+    """Returns once the server is ready, or with `loading` as soon as its port is open."""
     self.log = []
     self.process = subprocess.Popen(
         [perigee.path, "serve", str(model), "--port", "0", "--host", "127.0.0.1", "--served-model-name", "demo",
@@ -23,7 +24,7 @@ class Server:
     self.reader = threading.Thread(target=self._read, args=(lines,), daemon=True)
     self.reader.start()
     try:
-      self.url = self._address(lines)
+      self.url = self._address(lines, r"port (\d+) is open" if loading else r"listens on http://127\.0\.0\.1:(\d+)")
     except BaseException:
       self.process.kill()
       raise
@@ -35,13 +36,13 @@ class Server:
       lines.put(line)
     lines.put(None)
 
-  def _address(self, lines):
+  def _address(self, lines, pattern):
     while True:
       line = lines.get(timeout=60)
       assert line is not None, "the server ended at once: " + "".join(self.log)
-      found = re.search(r"listens on (http://127\.0\.0\.1:\d+)", line)
+      found = re.search(pattern, line)
       if found:
-        return found.group(1)
+        return f"http://127.0.0.1:{found.group(1)}"
 
   def post(self, path, body, **more):
     return self.http.post(path, json=body, **more)

@@ -40,7 +40,7 @@ def run(folder, program, *arguments):
   path = CLIENTS / program
   if not path.is_file():
     pytest.fail(f"{path} is missing: ./setup.sh without --cpu installs it")
-  home = {"HF_HOME": str(folder / "hf"), "HOME": str(folder)}
+  home = {"HF_HOME": str(folder / "hf"), "HOME": str(folder), "TMPDIR": str(folder)}
   done = subprocess.run([path, *map(str, arguments)], cwd=folder, env=os.environ | home, stdin=subprocess.DEVNULL,
                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
   assert done.returncode == 0, done.stdout[-5000:]
