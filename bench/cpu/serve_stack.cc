@@ -148,7 +148,7 @@ Status Stack::open_server(const StackOptions& options) {
   metrics = std::make_shared<serve::Metrics>(options.model, wanted.state);
   health->set_backend(gate.get());
   metrics->set_backend(gate.get());
-  api_wanted.on_token_gap = [m = metrics](double seconds) { m->inter_token(seconds); };
+  api_wanted.on_token_gap = [m = metrics](double seconds, int64_t tokens) { m->inter_token(seconds, tokens); };
   api_wanted.on_finished = [m = metrics](const serve::RequestRecord& r) {
     serve::RequestReport report;
     report.finish_reason = r.reason;

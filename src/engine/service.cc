@@ -11,6 +11,7 @@
 
 #include "base/memory.h"
 #include "engine/record.h"
+#include "engine/request_check.h"
 #include "engine/runner.h"
 
 namespace perigee::engine {
@@ -98,38 +99,8 @@ struct Service::Loop {
   void check_verified(const Live& again);
   void record(RequestKey key, const Live& request, RequestEnd how);
   void publish();
-  Status check(const TokenRequest& request) const;
 };
 
-// What can never run is refused while the caller waits.
-Status Service::Loop::check(const TokenRequest& r) const {
-  const Status ids = engine.check_ids(r.prompt, 0, "the prompt");
-  if (!ids.ok()) return ids;
-  if (r.max_tokens < 1) return invalid_argument("max_tokens is {}, at least one token is needed", r.max_tokens);
-  const int64_t room = info.max_model_len - static_cast<int64_t>(r.prompt.size());
-  if (r.max_tokens > room) {
-    return out_of_range("This model's maximum context length is {} tokens; the prompt has {} and max_tokens asks for {}",
-                        info.max_model_len, r.prompt.size(), r.max_tokens);
-  }
-  const auto inside = [&](int32_t id) { return id >= 0 && id < info.vocab; };
-  for (const auto& [id, bias] : r.sampling.logit_bias) {
-    if (!inside(id)) return out_of_range("logit_bias: id {} is outside the vocabulary of {}", id, info.vocab);
-  }
-  for (const int32_t id : r.sampling.allowed_ids) {
-    if (!inside(id)) return out_of_range("allowed_token_ids: id {} is outside the vocabulary of {}", id, info.vocab);
-  }
-  for (const int32_t id : r.stop_ids) {
-    if (!inside(id)) return out_of_range("stop_token_ids: id {} is outside the vocabulary of {}", id, info.vocab);
-  }
-  for (const std::vector<int32_t>& word : r.sampling.bad_words) {
-    if (word.empty() || !std::all_of(word.begin(), word.end(), inside)) {
-      return out_of_range("bad_words: a sequence is empty or has an id outside the vocabulary of {}", info.vocab);
-    }
-  }
-  return {};
-}
-
-// Waits for something to do; false when the service ends.
 bool Service::Loop::take_messages() {
   std::deque<std::pair<RequestKey, std::unique_ptr<Live>>> fresh;
   std::vector<RequestKey> gone;
@@ -461,7 +432,7 @@ BackendState Service::state() const {
 }
 
 Result<RequestKey> Service::submit(TokenRequest request, OnUpdate on_update) {
-  const Status checked = loop_->check(request);
+  const Status checked = check_request(loop_->engine, loop_->info, request);
   if (!checked.ok()) return checked.error();
   auto live = std::make_unique<Live>();
   live->request = std::move(request);
