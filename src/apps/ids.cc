@@ -28,7 +28,8 @@ Result<std::vector<int32_t>> id_list(const text::Json& array, const std::string&
 Result<IdLists> read_id_lists(const std::string& path) {
   const Result<std::string> text = read_file(path);
   if (!text.ok()) return text.error();
-  const Result<text::Json> json = text::parse_json(*text, path, text::kJsonDepthMax, nullptr, text->size());  // as many as it holds
+  const size_t values = text->size();  // as many as it holds
+  const Result<text::Json> json = text::parse_json(*text, path, text::kJsonDepthMax, nullptr, values);
   if (!json.ok()) return json.error();
   if (!json->is_array()) {
     return invalid_argument("{} holds {}, an array of token ids (or of such arrays) is needed", path,
