@@ -29,6 +29,7 @@ class DirectBackend : public engine::Backend {
     return calls.size();
   }
   void cancel(engine::RequestKey) override {}
+  void complete(engine::RequestKey, int64_t) override {}
   void drain() override {}
   void pause(bool) override {}
   void reset_prefix_cache() override {}

@@ -32,6 +32,7 @@ class Gate : public engine::Backend {
   const engine::BackendInfo& info() const override { return service_.info(); }
   engine::BackendState state() const override { return service_.state(); }
   void cancel(engine::RequestKey key) override { service_.cancel(key); }
+  void complete(engine::RequestKey key, int64_t tokens) override { service_.complete(key, tokens); }
   void drain() override { service_.drain(); }
   void pause(bool paused) override { service_.pause(paused); }
   void reset_prefix_cache() override { service_.reset_prefix_cache(); }

@@ -2,7 +2,7 @@
 // Owner   engine. engine/service is the real one; tests have a scripted one.
 // Threads Every method may be called from any thread. Callbacks run on the engine's thread, one at a time, in order for each
 //         request, never after the one that carries `finish`; they must be short and must not call back into the backend, except
-//         for cancel().
+//         for cancel() and complete().
 // Errors  submit() returns one sentence for what can never run (ids, lengths). kResourceExhausted means that the backend takes no
 //         request now: state() says whether it drains; otherwise its queue is full.
 #pragma once
@@ -119,6 +119,9 @@ class Backend {
   virtual Result<RequestKey> submit(TokenRequest request, OnUpdate on_update) = 0;
   // Ends a request with kAbort within one step; unknown or finished ones are left alone.
   virtual void cancel(RequestKey key) = 0;
+  // The same for a caller who has a whole answer in the first `tokens` tokens, at a stop string say: the request counts as
+  // finished there and is recorded and verified. One that ended by itself meanwhile is left as it ended.
+  virtual void complete(RequestKey key, int64_t tokens) = 0;
   // No new requests (submit() fails); running ones go on to their end.
   virtual void drain() = 0;
   virtual void pause(bool paused) = 0;

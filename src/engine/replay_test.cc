@@ -56,7 +56,9 @@ TokenRequest request_of(uint64_t seed, int64_t length) {
 }
 
 // Serves all requests at once and reads what the service left, by key.
-std::vector<RequestRecord> serve(const std::vector<TokenRequest>& requests, int64_t cancel_after = -1) {
+// whole_after: the caller has a whole answer after so many tokens, and asks for no more once twice as many have come.
+std::vector<RequestRecord> serve(const std::vector<TokenRequest>& requests, int64_t cancel_after = -1,
+                                 int64_t whole_after = 0) {
   std::string folder = (std::filesystem::temp_directory_path() / "perigee-replay-XXXXXX").string();
   CHECK(mkdtemp(folder.data()) != nullptr);
   {
@@ -68,14 +70,20 @@ std::vector<RequestRecord> serve(const std::vector<TokenRequest>& requests, int6
     std::mutex mutex;
     std::condition_variable changed;
     size_t ends = 0;
+    int64_t tokens = 0;
     for (const TokenRequest& r : requests) {
       const Result<RequestKey> key = service->submit(r, [&](TokenUpdate&& u) {
         std::lock_guard lock(mutex);
         ends += u.finish ? 1 : 0;
+        tokens += static_cast<int64_t>(u.tokens.size());
         changed.notify_all();
       });
       CHECK(key.ok());
       if (cancel_after == 0) service->cancel(*key);
+      if (whole_after == 0) continue;
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return tokens >= 2 * whole_after; });
+      service->complete(*key, whole_after);
     }
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return ends == requests.size(); });
@@ -175,6 +183,21 @@ TEST(Replay, BrokenOffRequestsLeaveNoRecord) {
   TokenRequest r = request_of(3, 40);
   r.max_tokens = 1900;
   EXPECT_TRUE(serve({r}, 0).empty());
+}
+
+TEST(Replay, AnAnswerThatItsCallerEndedIsRecordedAsFarAsItGoes) {
+  TokenRequest r = request_of(4, 40);
+  r.max_tokens = 1900;
+  r.sampling.min_tokens = 50;
+  const std::vector<RequestRecord> records = serve({r}, -1, 5);
+  ASSERT_EQ(records.size(), 1U);
+  EXPECT_EQ(records[0].ids.size(), 5U);
+  EXPECT_EQ(records[0].logprobs.size(), 5U);
+  EXPECT_EQ(records[0].max_tokens, 5);
+  EXPECT_EQ(records[0].finish, RequestEnd::kLength);
+  const ReplayReport report = replay_now(records[0]);
+  EXPECT_TRUE(report.equal());
+  EXPECT_TRUE(report.generation.skipped.empty());
 }
 
 TEST(Replay, WhatDoesNotFitTheModelIsRefused) {

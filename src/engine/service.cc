@@ -13,6 +13,7 @@
 #include "engine/record.h"
 #include "engine/request_check.h"
 #include "engine/runner.h"
+#include "engine/verifier.h"
 
 namespace perigee::engine {
 namespace {
@@ -39,10 +40,10 @@ struct Live {
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
-struct Finished {
-  std::vector<int32_t> ids;
-  int64_t prompt = 0;
-  std::vector<double> logprobs;
+// Asked for by the caller. tokens: of a whole answer; none: it is not wanted.
+struct Ending {
+  RequestKey key = 0;
+  std::optional<int64_t> tokens;
 };
 
 }  // namespace
@@ -61,7 +62,7 @@ struct Service::Loop {
   mutable std::mutex mutex;
   std::condition_variable wake;
   std::deque<std::pair<RequestKey, std::unique_ptr<Live>>> submitted;
-  std::vector<RequestKey> cancelled;
+  std::vector<Ending> endings;
   bool stop = false;
   bool paused = false;
   bool draining = false;
@@ -73,9 +74,7 @@ struct Service::Loop {
 
   // The thread's own.
   std::unordered_map<RequestKey, std::unique_ptr<Live>> live;
-  std::deque<Finished> to_verify;
-  double verify_due = 0;
-  Finished verifying;
+  std::unique_ptr<Verifier> verifier;
   BackendState counts;
   uint64_t epoch_now = 0;
   bool stalled = false;
@@ -88,6 +87,14 @@ struct Service::Loop {
     last_beat.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   }
 
+  void ask(Ending ending) {
+    {
+      std::lock_guard lock(mutex);
+      endings.push_back(ending);
+    }
+    wake.notify_one();
+  }
+
   void run();
   bool take_messages();
   void start(RequestKey key, std::unique_ptr<Live> request);
@@ -96,33 +103,35 @@ struct Service::Loop {
   void score_prompts(const sched::StepPlan& plan);
   void end(RequestKey key, RequestEnd how, std::string error);
   void verify_next();
-  void check_verified(const Live& again);
-  void record(RequestKey key, const Live& request, RequestEnd how);
+  void keep_answer(RequestKey key, Live& request, int64_t tokens);
+  void finished(RequestKey key, Live& request, RequestEnd how);
   void publish();
 };
 
 bool Service::Loop::take_messages() {
   std::deque<std::pair<RequestKey, std::unique_ptr<Live>>> fresh;
-  std::vector<RequestKey> gone;
+  std::vector<Ending> asked;
   {
     std::unique_lock lock(mutex);
-    const auto work = [&] { return stop || !submitted.empty() || !cancelled.empty() || (!paused && !scheduler->idle()); };
+    const auto work = [&] { return stop || !submitted.empty() || !endings.empty() || (!paused && !scheduler->idle()); };
     while (!work()) {
       beat();
-      if (!paused && !to_verify.empty()) break;
+      if (!paused && !verifier->idle()) break;
       wake.wait_for(lock, kBeat);
     }
     if (stop) return false;
     epoch_now = epoch;
     fresh.swap(submitted);
-    gone.swap(cancelled);
+    asked.swap(endings);
   }
   beat();
   for (auto& [key, request] : fresh) start(key, std::move(request));
-  for (const RequestKey key : gone) {
-    if (!live.contains(key)) continue;
-    scheduler->cancel(key);
-    end(key, RequestEnd::kAbort, {});
+  for (const Ending& ending : asked) {
+    const auto found = live.find(ending.key);
+    if (found == live.end()) continue;
+    scheduler->cancel(ending.key);
+    if (ending.tokens.has_value()) keep_answer(ending.key, *found->second, *ending.tokens);
+    end(ending.key, RequestEnd::kAbort, {});
   }
   return true;
 }
@@ -244,59 +253,52 @@ void Service::Loop::step() {
     Live& l = *live.at(key);
     const std::optional<RequestEnd> finish = update.finish;
     if (l.verifying) {
-      l.prompt = std::move(update.prompt);
-      check_verified(l);
+      verifier->check(update.prompt);
     } else {
       l.on_update(std::move(update));
     }
     if (!finish) continue;
-    if (records != nullptr && !l.verifying) record(key, l, *finish);
-    verify_due += l.verifying ? 0 : options.verify_fraction;
-    if (verify_due >= 1) {
-      verify_due -= 1;
-      Finished f = {l.request.prompt, static_cast<int64_t>(l.request.prompt.size()), std::move(l.logprobs)};
-      f.ids.insert(f.ids.end(), l.made.begin(), l.made.end());
-      to_verify.push_back(std::move(f));
-    }
+    if (!l.verifying) finished(key, l, *finish);
     live.erase(key);
   }
 }
 
 // Scores a finished request from its first token on, without the prefix cache.
 void Service::Loop::verify_next() {
-  verifying = std::move(to_verify.front());
-  to_verify.pop_front();
+  std::optional<TokenRequest> request = verifier->next();
+  if (!request.has_value()) return;
   auto again = std::make_unique<Live>();
-  again->request.prompt = verifying.ids;
-  again->request.max_tokens = 1;
-  again->request.prompt_logprobs = 0;
+  again->request = std::move(*request);
   again->verifying = true;
   RequestKey key = 0;
   {
     std::lock_guard lock(mutex);
     key = next_key++;
   }
-  // The last token may stand at the end of the context; then there is no room for the one that is not needed.
-  if (static_cast<int64_t>(verifying.ids.size()) + 1 > info.max_model_len) return;
   start(key, std::move(again));
 }
 
-void Service::Loop::check_verified(const Live& again) {
-  bool same = true;
-  for (size_t i = 0; i < verifying.logprobs.size(); ++i) {
-    const std::optional<TokenLogprob>& t = again.prompt[static_cast<size_t>(verifying.prompt) + i];
-    same = same && t.has_value() && t->logprob == verifying.logprobs[i];
-  }
-  ++counts.verified;
-  counts.mismatches += same ? 0 : 1;
+// What a request for just these tokens would have come to.
+void Service::Loop::keep_answer(RequestKey key, Live& l, int64_t tokens) {
+  const auto count = static_cast<size_t>(tokens);
+  if (tokens < 1 || count > l.made.size()) return;
+  l.made.resize(count);
+  l.logprobs.resize(count);
+  l.request.max_tokens = tokens;
+  l.request.sampling.min_tokens = std::min(l.request.sampling.min_tokens, tokens);
+  finished(key, l, RequestEnd::kLength);
 }
 
-void Service::Loop::record(RequestKey key, const Live& l, RequestEnd how) {
-  RequestRecord out = record_of(l.request, l.made, l.logprobs, how);
-  out.key = key;
-  out.identity = identity;
-  out.vocab = info.vocab;
-  records->push(std::move(out));
+// Records what a request has come to, and notes it for verification in its turn.
+void Service::Loop::finished(RequestKey key, Live& l, RequestEnd how) {
+  if (records != nullptr) {
+    RequestRecord out = record_of(l.request, l.made, l.logprobs, how);
+    out.key = key;
+    out.identity = identity;
+    out.vocab = info.vocab;
+    records->push(std::move(out));
+  }
+  verifier->offer(l.request.prompt, l.made, std::move(l.logprobs));
 }
 
 void Service::Loop::publish() {
@@ -304,6 +306,8 @@ void Service::Loop::publish() {
   counts.running = stats.running;
   counts.waiting = stats.waiting;
   counts.cache_usage = static_cast<double>(stats.rows.held) / static_cast<double>(std::max<int64_t>(stats.rows.rows, 1));
+  counts.verified = verifier->verified();
+  counts.mismatches = verifier->mismatches();
   counts.preemptions = static_cast<uint64_t>(stats.preemptions);
   counts.prefix_queries = static_cast<uint64_t>(stats.prefix_queries);
   counts.prefix_hits = static_cast<uint64_t>(stats.prefix_hits);
@@ -318,7 +322,7 @@ void Service::Loop::run() {
       return paused;
     }();
     if (held) continue;
-    if (scheduler->idle() && !to_verify.empty()) verify_next();
+    if (scheduler->idle() && !verifier->idle()) verify_next();
     if (!scheduler->idle()) step();
     publish();
     if (options.stall_seconds > 0 && counts.steps > 0 && !stalled) {
@@ -391,6 +395,7 @@ Result<std::unique_ptr<Service>> Service::create(const Engine& engine, const Ser
   loop->scheduler = std::move(*scheduler);
   loop->info = {c.path, length, c.vocab, layout.block_tokens(), rows, rows * layout.block_tokens(),
                 format_name(engine.formats().latent), format_name(engine.formats().key)};
+  loop->verifier = std::make_unique<Verifier>(o.verify_fraction, length);
   if (!o.record_dir.empty()) {
     const Status folder = check_record_folder(o.record_dir, "--record");
     if (!folder.ok()) return folder.error();
@@ -452,13 +457,9 @@ Result<RequestKey> Service::submit(TokenRequest request, OnUpdate on_update) {
   return key;
 }
 
-void Service::cancel(RequestKey key) {
-  {
-    std::lock_guard lock(loop_->mutex);
-    loop_->cancelled.push_back(key);
-  }
-  loop_->wake.notify_all();
-}
+void Service::cancel(RequestKey key) { loop_->ask({key, std::nullopt}); }
+
+void Service::complete(RequestKey key, int64_t tokens) { loop_->ask({key, tokens}); }
 
 void Service::drain() {
   std::lock_guard lock(loop_->mutex);

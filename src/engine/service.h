@@ -37,6 +37,7 @@ class Service : public Backend {
   BackendState state() const override;
   Result<RequestKey> submit(TokenRequest request, OnUpdate on_update) override;
   void cancel(RequestKey key) override;
+  void complete(RequestKey key, int64_t tokens) override;
   void drain() override;
   void pause(bool paused) override;
   void reset_prefix_cache() override;

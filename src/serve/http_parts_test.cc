@@ -178,6 +178,7 @@ class FakeBackend : public engine::Backend {
   engine::BackendState state() const override { return state_; }
   Result<engine::RequestKey> submit(engine::TokenRequest, engine::OnUpdate) override { return engine::RequestKey{1}; }
   void cancel(engine::RequestKey) override {}
+  void complete(engine::RequestKey, int64_t) override {}
   void drain() override { state_.draining = true; }
   void pause(bool paused) override { state_.paused = paused; }
   void reset_prefix_cache() override {}

@@ -75,6 +75,7 @@ class ScriptedBackend : public engine::Backend {
     return number + 1;
   }
 
+  void complete(engine::RequestKey key, int64_t) override { cancel(key); }
   void cancel(engine::RequestKey key) override {
     {
       const std::lock_guard lock(mutex_);

@@ -119,7 +119,7 @@ void Session::deliver(size_t index, engine::TokenUpdate&& update) {
   format_.pieces(*this, choice, update.tokens, pieces_);
   pieces_.clear();
   if (!choice.answer.over()) return;
-  if (!update.finish.has_value()) core_->backend->cancel(keys_[index]);
+  if (!update.finish.has_value()) core_->backend->complete(keys_[index], choice.answer.tokens());
   if (--left_ > 0) return;
   format_.complete(*this);
   close(text::finish_reason_name(choices_.front()->answer.reason()));

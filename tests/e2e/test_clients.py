@@ -6,6 +6,7 @@ import json
 import os
 import struct
 import subprocess
+import tempfile
 
 import hf_tokenizer
 import pytest
@@ -40,9 +41,11 @@ def run(folder, program, *arguments):
   path = CLIENTS / program
   if not path.is_file():
     pytest.fail(f"{path} is missing: ./setup.sh without --cpu installs it")
-  home = {"HF_HOME": str(folder / "hf"), "HOME": str(folder), "TMPDIR": str(folder)}
-  done = subprocess.run([path, *map(str, arguments)], cwd=folder, env=os.environ | home, stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+  # aiperf leaves folders behind and makes sockets in the temporary folder, whose paths have to be short.
+  with tempfile.TemporaryDirectory(prefix="c") as temporary:
+    home = {"HF_HOME": str(folder / "hf"), "HOME": str(folder), "TMPDIR": temporary}
+    done = subprocess.run([path, *map(str, arguments)], cwd=folder, env=os.environ | home, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
   assert done.returncode == 0, done.stdout[-5000:]
 
 

@@ -55,7 +55,7 @@ def wait_for_records(folder, count):
 
 @pytest.fixture(scope="module")
 def records(perigee, tmp_path_factory):
-  """What three requests left: plain sampling, edited logits, and an answer under a schema."""
+  """What four requests left: plain sampling, edited logits, an answer under a schema, and one that a stop string ended."""
   folder = tmp_path_factory.mktemp("records")
   server = Server(perigee.path, "--record", folder)
   try:
@@ -63,6 +63,7 @@ def records(perigee, tmp_path_factory):
         {"temperature": 1.0, "seed": 5, "top_p": 0.9},
         {"temperature": 0.8, "seed": 6, "presence_penalty": 0.5, "logit_bias": {"70": 3.5}},
         {"temperature": 1.0, "seed": 7, "response_format": {"type": "json_object"}},
+        {"temperature": 0, "stop": ["green", " "], "thinking": {"type": "disabled"}, "max_tokens": 300},
     ]
     for number, wish in enumerate(wishes):
       body = {"model": str(DEMO), "messages": [{"role": "user", "content": "Say this: seven green lamps"}],
@@ -97,6 +98,13 @@ def test_what_a_grammar_chose_is_scored_only(perigee, records):
   assert json.loads(records[2].read_text())["constrained"]
   report = perigee.json("replay", records[2])
   assert report["equal"] and "grammar" in report["generation"]["skipped"] and report["scoring"] == {"equal": True}
+
+
+def test_an_answer_that_a_stop_string_ended_replays_as_far_as_it_went(perigee, records):
+  body = json.loads(records[3].read_text())
+  assert body["finish"] == "length" and 0 < len(body["ids"]) < 300 and body["max_tokens"] == len(body["ids"])
+  assert perigee.json("replay", records[3]) == {"tokens": len(body["ids"]), "equal": True, "generation": {"equal": True},
+                                               "scoring": {"equal": True}}
 
 
 def test_one_changed_bit_is_found(perigee, records, tmp_path):
