@@ -42,6 +42,8 @@ void add_listener_flags(CLI::App& app, ServeFlags& f) {
                  "seconds of silence after which a stream gets a comment; 0: never")
       ->check(CLI::Range(0.0, 1e6));
   app.add_option("--max-body-bytes", f.body_bytes_max, "longest request body")->check(CLI::Range(1024, 1 << 30));
+  app.add_option("--max-bodies-bytes", f.bodies_bytes_max, "of all requests that are being read; more are refused (503)")
+      ->check(CLI::Range(int64_t{1} << 20, int64_t{1} << 40));
   app.add_option("--h11-max-incomplete-event-size,--max-header-bytes", f.head_bytes_max, "longest request head")
       ->check(CLI::Range(1024, 1 << 24));
   app.add_option("--allowed-origins", f.allowed_origins, "web origins that may call from a browser; '*': all");
@@ -153,6 +155,7 @@ serve::ServerOptions server_options(const ServeFlags& f) {
   o.limits.keep_alive_s = f.keep_alive_s;
   o.limits.sse_keep_alive_s = f.sse_keep_alive_s;
   o.limits.intake.body_bytes_max = static_cast<uint64_t>(f.body_bytes_max);
+  o.limits.bodies_bytes_max = f.bodies_bytes_max;
   o.limits.intake.head_bytes_max = static_cast<size_t>(f.head_bytes_max);
   o.cors.origins = f.allowed_origins;
   o.access_log = !f.no_access_log;

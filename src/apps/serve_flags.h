@@ -38,6 +38,7 @@ struct ServeFlags {
   double keep_alive_s = 900;
   double sse_keep_alive_s = 0;
   int64_t body_bytes_max = int64_t{64} << 20;
+  int64_t bodies_bytes_max = int64_t{1} << 30;
   int64_t head_bytes_max = 65536;
   std::vector<std::string> allowed_origins;
   bool no_access_log = false;

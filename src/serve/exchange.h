@@ -23,6 +23,7 @@ struct HttpRequest {
   std::string body;
   std::string id;      // X-Request-Id of the client, or one of ours
   std::string tenant;  // digest of the API key that let it in; empty without keys
+  std::shared_ptr<void> held;  // what is given back when the request is forgotten
 };
 
 using Headers = std::vector<std::pair<std::string, std::string>>;

@@ -112,6 +112,7 @@ size_t Connection::consume(std::string_view bytes) {
     if (intake_.state() == Intake::State::kIdle) started_ = Clock::now();
     const size_t n = intake_.feed(bytes.substr(used));
     used += n;
+    if (!charge_body()) return bytes.size();
     switch (intake_.state()) {
       case Intake::State::kBad:
         refuse(intake_.error());
@@ -129,6 +130,19 @@ size_t Connection::consume(std::string_view bytes) {
     }
   }
   return used;
+}
+
+// Many bodies at once must not fill the memory, however small the limit of one.
+bool Connection::charge_body() {
+  const auto bytes = static_cast<int64_t>(intake_.body_bytes());
+  if (bytes == 0) return true;
+  HttpRequest& request = intake_.request();
+  if (request.held == nullptr) request.held = std::make_shared<BodyCharge>(site_->state);
+  const int64_t all = std::static_pointer_cast<BodyCharge>(request.held)->grow_to(bytes);
+  if (all <= site_->limits.bodies_bytes_max) return true;
+  request.held.reset();
+  refuse({503, "too many bytes of other requests wait to be read; try again later"});
+  return false;
 }
 
 std::shared_ptr<Outbox> Connection::open_outbox(bool keep_alive) {

@@ -49,6 +49,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void take_input(std::string_view bytes);
   size_t consume(std::string_view bytes);
   bool judge();                       // false: refused
+  bool charge_body();                 // false: refused
   void serve();
   void refuse(const ApiError& error, Headers headers = {});
   std::shared_ptr<Outbox> open_outbox(bool keep_alive);

@@ -243,6 +243,28 @@ TEST_F(HttpServer, LimitsOnSizes) {
   EXPECT_EQ(sender.response().status, 413);
 }
 
+TEST_F(HttpServer, ManyBodiesAtOnceAreRefusedBeforeTheyFillTheMemory) {
+  ServerOptions options;
+  options.limits.bodies_bytes_max = 100'000;
+  start(options);
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n";
+  const std::string part(45'000, 'p');
+  Client first(port_), second(port_), third(port_);
+  first.send(head + part);
+  second.send(head + part);
+  ASSERT_TRUE(eventually([&] { return options.state->body_bytes == 90'000; }));
+  third.send(head + part);
+  const Response refused = third.response();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.body.find("too many bytes of other requests"), std::string::npos) << refused.body;
+  EXPECT_EQ(refused.headers.count("retry-after"), 1U);
+  first.send(std::string(15'000, 'p'));  // 105,000 in all: the last bytes are refused like first ones
+  EXPECT_EQ(first.response().status, 503);
+  second.send(std::string(15'000, 'p'));
+  EXPECT_EQ(second.response().status, 200);
+  EXPECT_TRUE(eventually([&] { return options.state->body_bytes == 0; }));
+}
+
 TEST_F(HttpServer, SlowSendersAreGivenUp) {
   ServerOptions options;
   options.limits.header_time_s = 0.4;

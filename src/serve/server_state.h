@@ -7,7 +7,9 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 namespace perigee::serve {
 
@@ -19,6 +21,26 @@ struct ServerState {
   std::atomic<uint64_t> disconnects{0};    // peers that left before the end of their answer
   std::atomic<uint64_t> readers_cut{0};    // connections closed because nobody read what was written
   std::atomic<uint64_t> connections_refused{0};  // more than the limit
+  std::atomic<int64_t> body_bytes{0};      // of requests from their first byte until they are forgotten
+};
+
+// A request's share of ServerState::body_bytes.
+class BodyCharge {
+ public:
+  explicit BodyCharge(std::shared_ptr<ServerState> state) : state_(std::move(state)) {}
+  BodyCharge(const BodyCharge&) = delete;
+  BodyCharge& operator=(const BodyCharge&) = delete;
+  ~BodyCharge() { state_->body_bytes -= bytes_; }
+  // Returns the bytes of all requests.
+  int64_t grow_to(int64_t bytes) {
+    const int64_t more = bytes - bytes_;
+    bytes_ = bytes;
+    return state_->body_bytes += more;
+  }
+
+ private:
+  std::shared_ptr<ServerState> state_;
+  int64_t bytes_ = 0;
 };
 
 enum class ExchangeEnd {

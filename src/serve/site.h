@@ -23,6 +23,7 @@ namespace perigee::serve {
 struct HttpLimits {
   IntakeLimits intake;
   double keep_alive_s = 900;     // an idle connection is kept; agents think for minutes between requests
+  int64_t bodies_bytes_max = int64_t{1} << 30;  // of all requests together, until they are read: more are refused
   double header_time_s = 30;     // from the first byte of a request to the end of its headers
   double body_bytes_per_s = 16384;  // a slower body, on average after header_time_s, is given up
   double write_stall_s = 120;    // nothing at all read by the peer for so long: it is cut
