@@ -73,18 +73,13 @@ void amx_pack_tile(const bf16* const* rows, int64_t row_count, int64_t k, const 
   }
 }
 
-ExponentRange exponent_range(const bf16* const* rows, int64_t row_count, int64_t k) {
-  // Biased exponents; zeros and denormals (0) do not count.
-  int low = 512;
-  int high = 0;
-  for (int64_t r = 0; r < row_count; ++r) {
-    for (int64_t c = 0; c < k; ++c) {
-      const int e = rows[r][c].bits >> 7 & 0xff;
-      low = std::min(low, e == 0 ? 512 : e);
-      high = std::max(high, e);
-    }
-  }
-  return {low - 127, high - 127};
+ExponentRange exponent_range(Isa isa, const bf16* const* rows, int64_t row_count, int64_t k) {
+  uint16_t low = 0xffff;
+  uint16_t high = 0;
+  with_isa(isa, [&]<Isa set>() {
+    for (int64_t r = 0; r < row_count; ++r) gemm_exponents<set>(rows[r], k, &low, &high);
+  });
+  return {(low >> 7) - 127, (high >> 7) - 127};
 }
 
 // A pair of panels over a sub-segment waits in L1 while all row tiles pass by from L2, so weights are read once from memory. All

@@ -95,7 +95,7 @@ struct AmxRows {
 };
 // Copies up to 16 rows of k columns into row tile t, zero-padded.
 void amx_pack_tile(const bf16* const* rows, int64_t row_count, int64_t k, const AmxRows& to, int64_t t);
-ExponentRange exponent_range(const bf16* const* rows, int64_t row_count, int64_t k);
+ExponentRange exponent_range(Isa isa, const bf16* const* rows, int64_t row_count, int64_t k);
 
 // BF16 tiles of some panels over one segment.
 struct TilePanels {
@@ -159,7 +159,7 @@ class Product {
     for (int64_t r = 0; r < count; ++r) rows[r] = item_.row(t * 16 + r);
     amx_pack_tile(rows, count, item_.w.k, tiles_, t);
     if (Format::kNeedsRange)
-      ranges_[static_cast<size_t>(t)] = exponent_range(rows, count, item_.w.k);
+      ranges_[static_cast<size_t>(t)] = exponent_range(isa_, rows, count, item_.w.k);
   }
 
   // Units [begin, end): row parts outermost, panels inside.
@@ -187,18 +187,21 @@ class Product {
     with_isa(isa_, [&]<Isa isa>() { run_vector<isa>(row, rows, begin, end); });
   }
 
-  // totals[rows][16] of panel p.
+  // Panels [begin, end) of some rows: totals[panel][panel_stride], rows of 16 inside.
   template <Isa isa>
-  void store(int64_t row, int64_t rows, int64_t p, const float* totals) const {
-    const int64_t column = p * kGemmPanel;
-    const int64_t count = std::min(kGemmPanel, item_.w.n - column);
+  void store(int64_t row, int64_t rows, int64_t begin, int64_t end, const float* totals, int64_t panel_stride) const {
     const Tensor& out = item_.out;
-    const bool to_f32 = out.dtype == tensor::DType::kF32;
-    for (int64_t r = 0; r < rows; ++r) {
-      void* const to = static_cast<std::byte*>(out.data) +
-                       ((row + r) * out.row_stride + column) * tensor::dtype_bytes(out.dtype);
-      gemm_store<isa>(totals + r * kGemmPanel, count, to_f32, to);
-    }
+    const int64_t size = tensor::dtype_bytes(out.dtype);
+    const int64_t column = begin * kGemmPanel;
+    GemmResult result;
+    result.from = totals;
+    result.panel_stride = panel_stride;
+    result.rows = rows;
+    result.columns = std::min(end * kGemmPanel, item_.w.n) - column;
+    result.to_f32 = out.dtype == tensor::DType::kF32;
+    result.out = static_cast<std::byte*>(out.data) + (row * out.row_stride + column) * size;
+    result.row_bytes = out.row_stride * size;
+    gemm_store<isa>(result);
   }
 
   // Rows [row, row + rows) times panels [begin, end) with vectors. Row blocks are as large as their FP32 copy fits the
@@ -226,7 +229,7 @@ class Product {
             Format::template segment<isa>(x + b * kGemmBlock, stride, now, panel(p), blocks_, b,
                                           std::min(kSegmentBlocks, blocks_ - b), totals);
           }
-          store<isa>(row + r, now, p, totals);
+          store<isa>(row + r, now, p, p + 1, totals, 0);
         }
       }
     }
@@ -260,9 +263,7 @@ class Product {
         s.w = Format::tiles(panel(p), s.panels, blocks_, s.block, s.blocks);
         amx_segment(s);
       }
-      for (int64_t i = 0; i < s.panels; ++i) {
-        store<Isa::kAvx512>(row, rows, p + i, s.totals + i * s.row_tiles * kAmxTileFloats);
-      }
+      store<Isa::kAvx512>(row, rows, p, p + s.panels, s.totals, s.row_tiles * kAmxTileFloats);
     }
 #else
     run_vector(row, rows, begin, end);

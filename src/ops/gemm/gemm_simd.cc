@@ -34,16 +34,33 @@ void gemm_add<Isa::PERIGEE_ISA>(float* total, const float* part, int64_t count) 
 }
 
 template <>
-void gemm_store<Isa::PERIGEE_ISA>(const float* from, int64_t count, bool to_f32, void* out) {
+void gemm_exponents<Isa::PERIGEE_ISA>(const bf16* x, int64_t k, uint16_t* low, uint16_t* high) {
+  uint16_t least = *low;
+  uint16_t most = *high;
+  for (int64_t i = 0; i < k; ++i) {
+    const uint16_t e = x[i].bits & 0x7f80;
+    const uint16_t counted = e == 0 ? uint16_t{0xffff} : e;
+    least = counted < least ? counted : least;
+    most = e > most ? e : most;
+  }
+  *low = least;
+  *high = most;
+}
+
+template <>
+void gemm_store<Isa::PERIGEE_ISA>(const GemmResult& x) {
   const simd::f32x16 quiet = simd::from_bits(simd::set1i(0x7fc00000));
-  for (int64_t i = 0; i < count; i += 16) {
-    const int64_t now = count - i < 16 ? count - i : 16;
-    const simd::f32x16 value = simd::load_part(from + i, now);
-    const simd::f32x16 result = simd::select(simd::is_nan(value), quiet, value);
-    if (to_f32) {
-      simd::store_part(static_cast<float*>(out) + i, result, now);
-    } else {
-      simd::store_bf16_part(static_cast<bf16*>(out) + i, result, now);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const float* from = x.from + r * 16;
+    uint8_t* const out = static_cast<uint8_t*>(x.out) + r * x.row_bytes;
+    for (int64_t c = 0; c < x.columns; c += 16, from += x.panel_stride) {
+      const simd::f32x16 value = simd::load(from);
+      const simd::f32x16 result = simd::select(simd::is_nan(value), quiet, value);
+      if (x.to_f32) {
+        simd::store_part(reinterpret_cast<float*>(out) + c, result, x.columns - c);
+      } else {
+        simd::store_bf16_part(reinterpret_cast<bf16*>(out) + c, result, x.columns - c);
+      }
     }
   }
 }

@@ -25,9 +25,24 @@ void gemm_segment(const float* x, int64_t x_stride, int64_t rows, const uint8_t*
 template <Isa>
 void gemm_add(float* total, const float* part, int64_t count);
 
-// Writes results as BF16 or FP32 with one NaN for all.
+// Smallest and largest exponent field (in place, 0 to 0x7f80) of k values and of what *low and *high hold; zeros and denormals do
+// not lower *low.
 template <Isa>
-void gemm_store(const float* from, int64_t count, bool to_f32, void* out);
+void gemm_exponents(const bf16* x, int64_t k, uint16_t* low, uint16_t* high);
+
+// Results of some neighbouring panels, and where they go: row r, panel p are from[p * panel_stride + r * 16 ...].
+struct GemmResult {
+  const float* from;
+  int64_t panel_stride;
+  int64_t rows;
+  int64_t columns;  // of all panels together; the last one may be cut
+  bool to_f32;      // else BF16
+  void* out;
+  int64_t row_bytes;  // between rows of out
+};
+// Writes results with one NaN for all, a row's panels one after the other: they are neighbours in memory.
+template <Isa>
+void gemm_store(const GemmResult& result);
 
 template <>
 void gemm_expand<Isa::kGeneric>(const bf16*, int64_t, int64_t, float, float*);
@@ -37,7 +52,9 @@ void gemm_segment<Isa::kGeneric>(const float*, int64_t, int64_t, const uint8_t*,
 template <>
 void gemm_add<Isa::kGeneric>(float*, const float*, int64_t);
 template <>
-void gemm_store<Isa::kGeneric>(const float*, int64_t, bool, void*);
+void gemm_exponents<Isa::kGeneric>(const bf16*, int64_t, uint16_t*, uint16_t*);
+template <>
+void gemm_store<Isa::kGeneric>(const GemmResult&);
 
 template <>
 void gemm_expand<Isa::kAvx2>(const bf16*, int64_t, int64_t, float, float*);
@@ -47,7 +64,9 @@ void gemm_segment<Isa::kAvx2>(const float*, int64_t, int64_t, const uint8_t*, in
 template <>
 void gemm_add<Isa::kAvx2>(float*, const float*, int64_t);
 template <>
-void gemm_store<Isa::kAvx2>(const float*, int64_t, bool, void*);
+void gemm_exponents<Isa::kAvx2>(const bf16*, int64_t, uint16_t*, uint16_t*);
+template <>
+void gemm_store<Isa::kAvx2>(const GemmResult&);
 
 template <>
 void gemm_expand<Isa::kAvx512>(const bf16*, int64_t, int64_t, float, float*);
@@ -57,6 +76,8 @@ void gemm_segment<Isa::kAvx512>(const float*, int64_t, int64_t, const uint8_t*, 
 template <>
 void gemm_add<Isa::kAvx512>(float*, const float*, int64_t);
 template <>
-void gemm_store<Isa::kAvx512>(const float*, int64_t, bool, void*);
+void gemm_exponents<Isa::kAvx512>(const bf16*, int64_t, uint16_t*, uint16_t*);
+template <>
+void gemm_store<Isa::kAvx512>(const GemmResult&);
 
 }  // namespace perigee::ops::cpu
