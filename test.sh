@@ -13,7 +13,8 @@ cmake --build --preset cpu
 if [ "$tier" = full ]; then
   # Device code is compiled everywhere and run where there is a GPU.
   cmake --preset cuda -Wno-dev
-  cmake --build --preset cuda --target perigee_cuda_objects
+  cmake --build --preset cuda --target perigee_cuda_objects gpu_test
+  build/cuda/gpu_test
   .venv/bin/python -m pytest -q tools/pretrain tools/tidy_test.py tools/known_bugs_test.py
 fi
 ctest --preset "$tier"

@@ -8,7 +8,15 @@ if(NOT PERIGEE_NVCC)
 endif()
 message(STATUS "nvcc: ${PERIGEE_NVCC}")
 
-# perigee_cuda_object(FILE): compiles one .cu file for all architectures as part of perigee_cuda_objects.
+# The runtime is linked statically: it finds the driver by itself when the program runs, or says that there is none.
+get_filename_component(PERIGEE_CUDA_ROOT ${PERIGEE_NVCC}/../.. REALPATH)
+find_path(PERIGEE_CUDA_INCLUDE cuda_runtime_api.h REQUIRED NO_DEFAULT_PATH
+  PATHS ${PERIGEE_CUDA_ROOT}/include ${PERIGEE_CUDA_ROOT}/targets/x86_64-linux/include)
+find_library(PERIGEE_CUDART libcudart_static.a REQUIRED NO_DEFAULT_PATH
+  PATHS ${PERIGEE_CUDA_ROOT}/lib64 ${PERIGEE_CUDA_ROOT}/lib ${PERIGEE_CUDA_ROOT}/targets/x86_64-linux/lib)
+
+# perigee_cuda_object(FILE [TARGET]): compiles one .cu file for all architectures as part of perigee_cuda_objects, and links it to
+# a target.
 add_custom_target(perigee_cuda_objects)
 function(perigee_cuda_object file)
   get_filename_component(name ${file} NAME_WE)
@@ -23,4 +31,8 @@ function(perigee_cuda_object file)
     COMMENT "nvcc ${name}.cu")
   add_custom_target(cuda_${name} DEPENDS ${object})
   add_dependencies(perigee_cuda_objects cuda_${name})
+  if(ARGN)
+    target_sources(${ARGN} PRIVATE ${object})
+    set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  endif()
 endfunction()

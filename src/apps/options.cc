@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "apps/progress.h"
+#include "tensor/gpu.h"
 
 namespace perigee::apps {
 namespace {
@@ -30,7 +31,9 @@ Result<tensor::Device> device_of(const std::string& name) {
   if (name == "cpu") return tensor::Device::kCpu;
   if (name == "reference") return tensor::Device::kReference;
   if (name == "cuda") {
-    return invalid_argument("--device cuda: this build has no CUDA backend; use cpu or reference");
+    const Result<tensor::GpuInfo> gpu = tensor::open_gpu(0);
+    if (!gpu.ok()) return invalid_argument("--device cuda: {}", gpu.error().message);
+    return invalid_argument("--device cuda: {} is here, but no operation runs on it yet; use cpu or reference", gpu->name);
   }
   return invalid_argument("--device is '{}'; use cpu, cuda or reference", name);
 }
