@@ -27,6 +27,7 @@ function(perigee_cuda_object file)
   set(object ${CMAKE_CURRENT_BINARY_DIR}/${name}.o)
   add_custom_command(OUTPUT ${object} DEPENDS ${file} DEPFILE ${object}.d
     COMMAND ${PERIGEE_NVCC} -std=c++20 -O3 -Werror all-warnings --expt-relaxed-constexpr --fmad=false
+            -DFMT_HEADER_ONLY=1 -DFMT_USE_CONSTEXPR=1 -diag-suppress 20208 -DPERIGEE_WITH_CUDA=1  # fmt: long double
             ${codes} -I${PROJECT_SOURCE_DIR}/src -MD -MF ${object}.d -c ${file} -o ${object}
     COMMENT "nvcc ${name}.cu")
   add_custom_target(cuda_${name} DEPENDS ${object})

@@ -36,10 +36,15 @@ set(PERIGEE_FLAGS_kAvx512 $<$<CONFIG:Release>:-O3> -mavx512f -mavx512bw -mavx512
                           -mprefer-vector-width=512 -Wno-uninitialized -Wno-maybe-uninitialized)
 set(PERIGEE_FLAGS_AMX ${PERIGEE_FLAGS_kAvx512} -mamx-tile -mamx-bf16)
 
-# perigee_op(NAME SOURCES x.cc ... [SIMD x_simd.cc ...] [AMX x_amx.cc]): adds one operation to perigee_ops.
+# perigee_op(NAME SOURCES x.cc ... [SIMD x_simd.cc ...] [AMX x_amx.cc] [CUDA x_cuda.cu ...]): adds one operation to perigee_ops.
 function(perigee_op name)
-  cmake_parse_arguments(A "" "" "SOURCES;SIMD;AMX" ${ARGN})
+  cmake_parse_arguments(A "" "" "SOURCES;SIMD;AMX;CUDA" ${ARGN})
   target_sources(perigee_ops PRIVATE ${A_SOURCES})
+  if(PERIGEE_CUDA)
+    foreach(file ${A_CUDA})
+      perigee_cuda_object(${CMAKE_CURRENT_SOURCE_DIR}/${file} perigee_ops)
+    endforeach()
+  endif()
   if(A_SIMD)
     foreach(isa ${PERIGEE_ISAS})
       add_library(op_${name}_${isa} OBJECT ${A_SIMD})

@@ -150,8 +150,8 @@ struct Bench {
   }
 
   void conversation(int repeats) {
-    std::printf("a conversation of 30 turns: 1,500 tokens at first, then 200 new ones and an answer of 40 each turn; medians of %d\n",
-                repeats);
+    std::printf("a conversation of 30 turns: 1,500 tokens at first, then 200 new ones and an answer of 40 each turn; ");
+    std::printf("medians of %d\n", repeats);
     std::vector<Turn> turns(30);
     bool bits = true;
     for (int i = 0; i < repeats; ++i) bits = talk(fmt::format("talk {}", i), turns) && bits;
@@ -233,6 +233,7 @@ int main(int argc, char** argv) {
   perigee::engine::ServiceOptions wanted;
   wanted.max_model_len = 12'000;
   wanted.cache_bytes = int64_t{1} << 30;
+  wanted.prefault_cache = true;  // as in a server that has used all of its rows before
   auto service = perigee::engine::Service::create(**engine, wanted);
   if (!service.ok()) {
     std::fprintf(stderr, "perigee_bench_prefix: %s\n", service.error().message.c_str());

@@ -1,7 +1,9 @@
-// Which tensor-core instructions give the same bits, so that the paths of one operation may mix them (docs/kernels/arithmetic.md).
+// Which tensor-core instructions give the same bits, so that the paths of one operation may mix them
+// (docs/kernels/arithmetic.md).
 //   perigee_bench_instructions
-// A is [64, K], B is [256, K]; every variant computes D = A B^T in FP32 over ascending steps of 32 bytes. Printed per type and K: how many
-// of the 64 x 256 results differ from those of the first variant, and the largest error against double relative to sum |a b|.
+// A is [64, K], B is [256, K]; every variant computes D = A B^T in FP32 over ascending steps of 32 bytes. Printed per type and
+// K: how many of the 64 x 256 results differ from those of the first variant, and the largest error against double relative
+// to sum |a b|.
 // Status 1 if a result is further from double than 2^-8, which would mean a wrong operand layout.
 #include <cuda_fp16.h>
 

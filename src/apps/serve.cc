@@ -91,16 +91,20 @@ void report_to(const std::shared_ptr<serve::Metrics>& metrics, serve::ApiOptions
   };
 }
 
-std::vector<serve::Route> admin_routes(engine::Backend& backend) {
+// Health is here as well: this listener stays open while the other one drains.
+std::vector<serve::Route> admin_routes(engine::Backend& backend, const std::shared_ptr<serve::Health>& health) {
   const auto route = [](const char* path, std::function<void()> act) {
     return serve::Route{"POST", path, [act](const serve::HttpRequest&, const std::shared_ptr<serve::Reply>& reply) {
                           act();
                           reply->send(200, "application/json", "{}", {});
                         }};
   };
-  return {route("/pause", [&backend] { backend.pause(true); }), route("/resume", [&backend] { backend.pause(false); }),
-          route("/reset_prefix_cache", [&backend] { backend.reset_prefix_cache(); }),
-          route("/drain", [&backend] { backend.drain(); })};
+  std::vector<serve::Route> routes = serve::Health::routes(health);
+  routes.push_back(route("/pause", [&backend] { backend.pause(true); }));
+  routes.push_back(route("/resume", [&backend] { backend.pause(false); }));
+  routes.push_back(route("/reset_prefix_cache", [&backend] { backend.reset_prefix_cache(); }));
+  routes.push_back(route("/drain", [&backend] { backend.drain(); }));
+  return routes;
 }
 
 // What answers requests, in the order in which it is made.
@@ -113,6 +117,8 @@ struct Loaded {
 Result<Loaded> load(const ServeFlags& flags, const Fault& fault, const serve::LogSink& log) {
   Loaded out;
   if (fault.stall_loading_s > 0) std::this_thread::sleep_for(std::chrono::duration<double>(fault.stall_loading_s));
+  // What is no checkpoint folder is said by the engine; otherwise the tokenizer comes first, because it is read at once.
+  if (!std::filesystem::is_directory(flags.model.model)) return open_engine(flags.model).error();
   Result<text::Tokenizer> tokenizer = text::Tokenizer::load(flags.model.model);
   if (!tokenizer.ok()) return tokenizer.error();
   out.tokenizer = std::make_unique<text::Tokenizer>(std::move(*tokenizer));
@@ -195,7 +201,7 @@ Status run(const ServeFlags& flags) {
   const std::unique_ptr<serve::Api> api = make_api(flags, *loaded, metrics);
   add_api_routes(*api, routes);
   metrics->set_backend(&backend);
-  (*server)->open(std::move(routes), admin_routes(backend));
+  (*server)->open(std::move(routes), admin_routes(backend, health));
   health->set_backend(&backend);  // last: who sees it ready finds everything there
   signals.loaded();
   tell(log, flags, **server, backend.info());

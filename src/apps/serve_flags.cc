@@ -1,6 +1,7 @@
 #include "apps/serve_flags.h"
 
 #include "engine/record.h"
+#include "text/json.h"
 
 namespace perigee::apps {
 namespace {
@@ -10,6 +11,8 @@ void add_engine_flags(CLI::App& app, ServeFlags& f) {
   app.add_option("--max-num-seqs", f.max_num_seqs, "most sequences that run at once (64)")->check(CLI::Range(1, 65536));
   app.add_option("--max-model-len", f.max_model_len, "longest context; default: the model's, or what the cache holds")
       ->check(count);
+  app.add_flag("--prefault-kv-cache", f.prefault_kv_cache,
+               "take the cache's memory at the start, not row by row: first tokens come without pauses for it");
   app.add_option("--kv-cache-memory-bytes", f.kv_cache_memory_bytes,
                  "bytes of the cache's row pool; default: four full contexts, at most a quarter of the free memory")
       ->check(count);
@@ -84,6 +87,29 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
   add_parallel_flags(app, flags);
 }
 
+namespace {
+
+// Origins one by one, or a JSON list of them as other servers take it; quotes that a shell left on are no part of one.
+Result<std::vector<std::string>> read_origins(const std::vector<std::string>& given) {
+  std::vector<std::string> origins;
+  for (const std::string& word : given) {
+    if (word.empty() || (word[0] != '[' && word[0] != '"')) {
+      origins.push_back(word);
+      continue;
+    }
+    const Result<text::Json> value = text::parse_json(word, "--allowed-origins");
+    if (!value.ok()) return value.error();
+    const std::vector<text::Json> items = value->is_array() ? value->items() : std::vector<text::Json>{*value};
+    for (const text::Json& item : items) {
+      if (!item.is_string()) return invalid_argument("--allowed-origins holds {}, origins are needed", item.kind_name());
+      origins.push_back(item.as_string());
+    }
+  }
+  return origins;
+}
+
+}  // namespace
+
 Status check(const ServeFlags& f) {
   const std::pair<const char*, int64_t> sizes[] = {{"--tensor-parallel-size", f.tensor_parallel_size},
                                                    {"--pipeline-parallel-size", f.pipeline_parallel_size},
@@ -112,6 +138,8 @@ Status check(const ServeFlags& f) {
   if (f.tls_certificate.empty() != f.tls_key.empty()) {
     return invalid_argument("--ssl-certfile and --ssl-keyfile need each other");
   }
+  const Result<std::vector<std::string>> origins = read_origins(f.allowed_origins);
+  if (!origins.ok()) return origins.error();
   if (!f.record.empty()) return engine::check_record_folder(f.record, "--record");
   return {};
 }
@@ -130,6 +158,7 @@ Result<Fault> fault_of(const ServeFlags& f) {
 engine::ServiceOptions service_options(const ServeFlags& f, const Fault& fault) {
   engine::ServiceOptions o;
   o.cache_bytes = f.kv_cache_memory_bytes;
+  o.prefault_cache = f.prefault_kv_cache;
   o.max_num_seqs = f.max_num_seqs;
   o.max_num_batched_tokens = f.model.max_num_batched_tokens;
   o.max_model_len = f.max_model_len;
@@ -157,7 +186,7 @@ serve::ServerOptions server_options(const ServeFlags& f) {
   o.limits.intake.body_bytes_max = static_cast<uint64_t>(f.body_bytes_max);
   o.limits.bodies_bytes_max = f.bodies_bytes_max;
   o.limits.intake.head_bytes_max = static_cast<size_t>(f.head_bytes_max);
-  o.cors.origins = f.allowed_origins;
+  o.cors.origins = *read_origins(f.allowed_origins);
   o.access_log = !f.no_access_log;
   o.log = serve::stderr_log();
   return o;

@@ -23,6 +23,7 @@ struct ServeFlags {
   int64_t max_num_seqs = 0;
   int64_t max_model_len = 0;
   int64_t kv_cache_memory_bytes = 0;
+  bool prefault_kv_cache = false;
   int64_t prefix_match_unit = 16;
   int64_t waiting_max = 4096;
   bool no_prefix_caching = false;

@@ -27,6 +27,7 @@ Result<std::unique_ptr<Runner>> Runner::create(const Engine& engine, const Runne
   Result<std::unique_ptr<model::StatePool>> pool = engine.make_pool(options.rows, options.slots);
   if (!pool.ok()) return pool.error();
   runner->pool_ = std::move(*pool);
+  if (options.prefault) runner->pool_->prefault();
   Result<std::unique_ptr<model::Decoder>> decoder = engine.make_decoder(options.tokens_max, options.context_max);
   if (!decoder.ok()) return decoder.error();
   runner->decoder_ = std::move(*decoder);

@@ -21,6 +21,7 @@ struct RunnerOptions {
   int64_t slots = 0;        // sequences at once
   int64_t tokens_max = 0;   // of a step
   int64_t context_max = 0;  // positions
+  bool prefault = false;    // the pool's memory is taken at once
 };
 
 // A token to draw from the logits of one row of the step.

@@ -385,7 +385,7 @@ Result<std::unique_ptr<Service>> Service::create(const Engine& engine, const Ser
   }
   const int64_t length = std::min(positions, room);
   Result<std::unique_ptr<Runner>> runner =
-      Runner::create(engine, {rows, o.max_num_seqs, o.max_num_batched_tokens, length});
+      Runner::create(engine, {rows, o.max_num_seqs, o.max_num_batched_tokens, length, o.prefault_cache});
   if (!runner.ok()) return runner.error();
   loop->runner = std::move(*runner);
   const sched::SchedulerLimits limits = {o.max_num_seqs, o.max_num_batched_tokens, length, o.waiting_max};

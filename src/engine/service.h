@@ -15,6 +15,7 @@ namespace perigee::engine {
 
 struct ServiceOptions {
   int64_t cache_bytes = 0;          // of the row pool; 0: room for four full contexts, at most half of the free memory
+  bool prefault_cache = false;      // take the pool's memory at once: a longer start, no pauses later
   int64_t max_num_seqs = 0;         // 0: 64
   int64_t max_num_batched_tokens = 0;  // 0: the engine's default; at least max_num_seqs
   int64_t max_model_len = 0;        // 0: the model's, or what the pool holds if that is less

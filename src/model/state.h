@@ -111,6 +111,9 @@ class StatePool {
   // The records of the first `tokens` tokens of a block.
   void copy_tokens(int32_t from, int32_t to, int64_t tokens);
 
+  // tensor::Arena::prefault of all rows and slots.
+  void prefault() { memory_.prefault(); }
+
   Sequence& sequence(size_t i) { return sequences_[i]; }
   size_t size() const { return sequences_.size(); }
 

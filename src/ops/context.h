@@ -18,13 +18,21 @@ struct Context {
   ThreadPool* pool = nullptr;
   Isa isa = Isa::kGeneric;
   bool amx = false;  // matrix tiles for products of several rows; the bits are those of the vector code
+  void* stream = nullptr;  // kCuda: where the work goes, a cudaStream_t
 };
+
+// Whether operations have device code in this build.
+#if defined(PERIGEE_WITH_CUDA)
+constexpr bool kCudaBuilt = true;
+#else
+constexpr bool kCudaBuilt = false;
+#endif
 
 // The best instructions of this machine.
 inline Context make_context(tensor::Device device, ThreadPool* pool) {
   const CpuFeatures& f = cpu_features();
   const Isa isa = f.avx512 ? Isa::kAvx512 : f.avx2 ? Isa::kAvx2 : Isa::kGeneric;
-  return {device, pool, isa, f.amx};
+  return {device, pool, isa, f.amx, nullptr};
 }
 
 // The same with at most the named instructions: "generic", "avx2", "avx512" or "amx"; "auto" limits nothing. Slower sets

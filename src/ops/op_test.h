@@ -17,6 +17,7 @@
 
 #include "base/rng.h"
 #include "ops/context.h"
+#include "tensor/gpu.h"
 
 namespace perigee::ops::testing {
 
@@ -53,14 +54,82 @@ inline std::vector<Isa> isas() {
 }
 
 inline Context cpu(Isa isa, int threads = 1) {
-  return {tensor::Device::kCpu, pool(threads), isa, false};
+  return {tensor::Device::kCpu, pool(threads), isa, false, nullptr};
 }
 inline Context cpu() {
   return cpu(isas().back());
 }
 inline Context reference() {
-  return {tensor::Device::kReference, pool(1), Isa::kGeneric, false};
+  return {tensor::Device::kReference, pool(1), Isa::kGeneric, false, nullptr};
 }
+
+// The GPU of this machine; none: what is missing has been printed once.
+inline const Context* gpu() {
+  static tensor::GpuStream stream;
+  static Context context = reference();
+  static const bool found = [] {
+    const Result<tensor::GpuInfo> info = tensor::open_gpu(0);
+    if (!info.ok()) {
+      std::cout << "[ SKIPPED  ] GPU: " << info.error().message << std::endl;
+      return false;
+    }
+    stream = std::move(tensor::GpuStream::create()).value();
+    context.device = tensor::Device::kCuda;
+    context.stream = stream.handle();
+    return true;
+  }();
+  return found ? &context : nullptr;
+}
+
+// The devices whose results are compared with the reference.
+inline std::vector<Context> devices() {
+  std::vector<Context> out = {cpu()};
+  if (gpu() != nullptr) out.push_back(*gpu());
+  return out;
+}
+
+// Gives an operation's tensors to a device: themselves on the CPU; on a GPU copies of their memory, gaps between rows
+// included, which come back to the host at the end. Two views of one place stay two views of one copy.
+class OnDevice {
+ public:
+  explicit OnDevice(const Context& context) : gpu_(context.device == tensor::Device::kCuda) {
+    if (gpu_) stream_ = std::move(tensor::GpuStream::create()).value();
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() {
+    if (!gpu_) return;
+    tensor::wait_for_gpu("an operation under test");
+    for (const Copy& c : copies_) stream_.to_host(c.host, c.arena.data(), c.bytes);
+    stream_.wait("copying results");
+  }
+
+  Tensor operator()(Tensor t) {
+    if (!gpu_ || t.size() == 0) return t;
+    const size_t bytes = static_cast<size_t>(((t.rows() - 1) * t.row_stride + t.row_size()) * tensor::dtype_bytes(t.dtype));
+    for (const Copy& c : copies_) {
+      if (c.host != t.data || c.bytes < bytes) continue;
+      t.data = c.arena.data();
+      return t;
+    }
+    Copy copy = {t.data, bytes, std::move(tensor::GpuArena::create(bytes, "a test")).value()};
+    stream_.to_gpu(copy.arena.allocate(bytes), t.data, bytes);
+    stream_.wait("copying operands");
+    t.data = copy.arena.data();
+    copies_.push_back(std::move(copy));
+    return t;
+  }
+
+ private:
+  struct Copy {
+    void* host;
+    size_t bytes;
+    tensor::GpuArena arena;
+  };
+  bool gpu_;
+  tensor::GpuStream stream_;
+  std::vector<Copy> copies_;
+};
 
 // Bell-shaped values of this standard deviation.
 inline std::vector<float> random_float(uint64_t seed, int64_t n, double scale) {
@@ -186,47 +255,51 @@ struct Batch {
   int64_t gap = 0;
 };
 
-// Runs an operation on many batches of the same `rows` rows under every instruction set and 1, 2
-// and 3 threads; each row must have the bits that plain code gives when the row is alone. T is the
-// element type of the result.
+// Runs an operation on many batches of the same `rows` rows under every instruction set and 1, 2 and 3 threads, and on the
+// GPU if there is one; each row must have the bits that it has alone: in plain code, or on the GPU. T is the element type of
+// the result.
 template <class T>
-void expect_rows_independent(
-    int64_t rows, int64_t row_size,
-    const std::function<std::vector<T>(const Context&, const Batch&)>& run) {
-  std::vector<T> alone;
-  for (int64_t r = 0; r < rows; ++r) {
-    const std::vector<T> row = run(cpu(Isa::kGeneric), {{r}, 0});
-    ASSERT_EQ(static_cast<int64_t>(row.size()), row_size);
-    alone.insert(alone.end(), row.begin(), row.end());
-  }
+void expect_rows_independent(int64_t rows, int64_t row_size,
+                             const std::function<std::vector<T>(const Context&, const Batch&)>& run) {
   std::vector<Batch> batches = {{{}, 0}, {iota(rows), 0}};
   uint64_t draw = 0;
   for (const int64_t size : {1, 2, 7, 64}) {
     for (int64_t repeat = 0; repeat < 3; ++repeat) {
       Batch b{{}, repeat * 3};
       for (int64_t i = 0; i < size; ++i) {
-        b.pick.push_back(
-            static_cast<int64_t>(random_bits(11, draw++) % static_cast<uint64_t>(rows)));
+        b.pick.push_back(static_cast<int64_t>(random_bits(11, draw++) % static_cast<uint64_t>(rows)));
       }
       batches.push_back(b);
     }
   }
-  for (const Isa isa : isas()) {
-    for (int threads = 1; threads <= 3; ++threads) {
-      for (const Batch& b : batches) {
-        const std::vector<T> out = run(cpu(isa, threads), b);
-        ASSERT_EQ(out.size(), b.pick.size() * static_cast<size_t>(row_size));
-        for (size_t i = 0; i < b.pick.size(); ++i) {
-          ASSERT_EQ(std::memcmp(out.data() + static_cast<int64_t>(i) * row_size,
-                                alone.data() + b.pick[i] * row_size,
-                                static_cast<size_t>(row_size) * sizeof(T)),
-                    0)
-              << "row " << b.pick[i] << " at place " << i << " of " << b.pick.size() << ", "
-              << isa_name(isa) << ", " << threads << " threads";
-        }
+  const auto alone_on = [&](const Context& context) {
+    std::vector<T> alone;
+    for (int64_t r = 0; r < rows; ++r) {
+      const std::vector<T> row = run(context, {{r}, 0});
+      EXPECT_EQ(static_cast<int64_t>(row.size()), row_size);
+      alone.insert(alone.end(), row.begin(), row.end());
+    }
+    return alone;
+  };
+  const auto check = [&](const Context& context, const std::vector<T>& alone, const std::string& name) {
+    for (const Batch& b : batches) {
+      const std::vector<T> out = run(context, b);
+      ASSERT_EQ(out.size(), b.pick.size() * static_cast<size_t>(row_size));
+      for (size_t i = 0; i < b.pick.size(); ++i) {
+        ASSERT_EQ(std::memcmp(out.data() + static_cast<int64_t>(i) * row_size, alone.data() + b.pick[i] * row_size,
+                              static_cast<size_t>(row_size) * sizeof(T)),
+                  0)
+            << "row " << b.pick[i] << " at place " << i << " of " << b.pick.size() << ", " << name;
       }
     }
+  };
+  const std::vector<T> alone = alone_on(cpu(Isa::kGeneric));
+  for (const Isa isa : isas()) {
+    for (int threads = 1; threads <= 3; ++threads) {
+      check(cpu(isa, threads), alone, fmt::format("{}, {} threads", isa_name(isa), threads));
+    }
   }
+  if (gpu() != nullptr) check(*gpu(), alone_on(*gpu()), "GPU");
 }
 
 }  // namespace perigee::ops::testing

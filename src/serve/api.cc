@@ -36,7 +36,7 @@ std::vector<ApiRoute> Api::routes() {
       {"POST", "/v1/messages/count_tokens", bound(count_tokens), true},
       {"POST", "/inference/v1/generate", bound(generate), true},
       {"GET", "/v1/models", bound(list_models), false},
-      {"GET", "/v1/models/{id}", bound(show_model), false},
+      {"GET", "/v1/models/{id+}", bound(show_model), false},
       {"POST", "/tokenize", bound(tokenize), true},
       {"POST", "/detokenize", bound(detokenize), true},
       {"GET", "/tokenizer_info", bound(tokenizer_info), false},

@@ -136,6 +136,7 @@ TEST(Models, AreListedAndUnknownOnesAre404) {
   EXPECT_EQ(text_at(json_of(bench.send("GET", "/v1/models")->body()), "data.0.id"), "demo");
   EXPECT_EQ(text_at(json_of(bench.send("GET", "/v1/models/demo")->body()), "id"), "demo");
   EXPECT_EQ(bench.send("GET", "/v1/models/other")->status(), 404);
+  EXPECT_EQ(bench.send("GET", "/v1/models/other/one")->status(), 404);
   EXPECT_EQ(bench.post(kPath, R"({"prompt":"a","model":"other"})")->status(), 404);
 }
 

@@ -32,7 +32,6 @@ bool is_strict(const Json& tool) {
 // Which field asks that the answer be constrained; empty: none.
 std::string constraining_field(const text::ChatRequest& request) {
   if (request.response_format != text::ResponseFormat::kText) return "response_format";
-  if (request.tool_choice == text::ToolChoice::kNone) return {};
   if (request.tool_choice != text::ToolChoice::kAuto) return "tool_choice";
   bool any = std::any_of(request.tools.begin(), request.tools.end(), is_strict);
   for (const text::Message& message : request.messages) {
@@ -133,6 +132,9 @@ std::optional<ApiError> constrain_chat(const ApiCore& core, const text::ChatRequ
   spec.chat = &request;
   if (!outputs.has_value()) spec.field = constraining_field(request);
   if (spec.field.empty()) return std::nullopt;
+  // Calls that must not come are dropped anyway; a constraint lets the model answer instead.
+  const bool only_none = spec.field == "tool_choice" && request.tool_choice == text::ToolChoice::kNone;
+  if (only_none && !core.options.make_constraint) return std::nullopt;
   return make_constraint(core, spec, out);
 }
 

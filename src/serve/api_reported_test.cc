@@ -34,24 +34,23 @@ ApiOptions options_with_grammar() {
   return options;
 }
 
-// Ids that the constraint lets through: `free` one by one while it lets everything through, then the shortest way out as
-// often as it is allowed, else any.
-std::vector<int32_t> draw_under(text::Constraint& constraint, const std::vector<int32_t>& free, uint64_t seed) {
+// Ids that the constraint lets through: first the thoughts, then the shortest way out as often as it is allowed, else any.
+std::vector<int32_t> draw_under(text::Constraint& constraint, const std::vector<int32_t>& thoughts, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<int32_t> ids;
   std::vector<uint32_t> mask((static_cast<size_t>(tokenizer().vocab_size()) + 31) / 32);
   const int32_t end = *tokenizer().special_id("<|end_of_msg|>");
-  size_t given = 0;
   while (ids.size() < 2000 && (ids.empty() || ids.back() != end)) {
     std::vector<int32_t> allowed;
     const bool bound = constraint.fill_mask(mask);
-    if (!bound) {
-      if (given == free.size()) return ids;
-      allowed = {free[given++]};
-    } else {
-      for (int32_t id = 0; id < tokenizer().vocab_size(); ++id) {
-        if ((mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0) allowed.push_back(id);
-      }
+    EXPECT_TRUE(bound);
+    for (int32_t id = 0; id < tokenizer().vocab_size(); ++id) {
+      if ((mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0) allowed.push_back(id);
+    }
+    if (ids.size() < thoughts.size()) {
+      const int32_t id = thoughts[ids.size()];
+      EXPECT_TRUE(std::find(allowed.begin(), allowed.end(), id) != allowed.end()) << id;
+      allowed = {id};
     }
     if (allowed.empty()) return ids;
     const bool special = tokenizer().is_special(allowed.back());

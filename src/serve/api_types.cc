@@ -29,6 +29,10 @@ constexpr std::array kRefused = {
     Refused{"kv_transfer_params", ""},
     Refused{"ec_transfer_params", ""},
     Refused{"vllm_xargs", ""},
+    Refused{"logits_processors", "logits are edited by logit_bias, bad_words and allowed_token_ids"},
+    Refused{"extra_args", ""},
+    Refused{"flat_logprobs", ""},
+    Refused{"guided_decoding", "use structured_outputs"},
     Refused{"guided_json", "use structured_outputs"},
     Refused{"guided_regex", "use structured_outputs"},
     Refused{"guided_choice", "use structured_outputs"},
@@ -174,7 +178,11 @@ void check_model(Fields& fields, const ApiOptions& options, CommonFields& out) {
   out.model = fields.string("model", options.limits.word_bytes_max);
   const auto& names = options.model_names;
   if (out.model.empty()) out.model = names.front();
-  if (fields.failed() || std::find(names.begin(), names.end(), out.model) != names.end()) return;
+  if (fields.failed()) return;
+  if (std::find(names.begin(), names.end(), out.model) != names.end()) {
+    out.model = names.front();  // answers name the model itself, whatever alias it was asked for by
+    return;
+  }
   ApiError error;
   error.status = 404;
   error.param = "model";

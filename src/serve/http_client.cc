@@ -97,7 +97,10 @@ Result<Socket> connect_to(const Url& url, int cancel) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int code = ::getaddrinfo(url.host.c_str(), std::to_string(url.port).c_str(), &hints, &found);
+  const std::string port = std::to_string(url.port);
+  int code = ::getaddrinfo(url.host.c_str(), port.c_str(), &hints, &found);
+  // This name is the loopback by definition (RFC 6761), also where no file or name server says so.
+  if (code != 0 && url.host == "localhost") code = ::getaddrinfo("127.0.0.1", port.c_str(), &hints, &found);
   if (code != 0) return io_error("{}: the host '{}' is not known ({})", url.text(), url.host, ::gai_strerror(code));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
   int error = 0;

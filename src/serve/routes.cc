@@ -19,11 +19,13 @@ std::string_view cut_segment(std::string_view& path) {
   return segment;
 }
 
+// "{name}" takes one segment, "{name+}" at the end all that are left.
 bool matches(std::string_view pattern, std::string_view path) {
   if (!is_pattern(pattern)) return pattern == path;
   while (!pattern.empty() && !path.empty()) {
     if (pattern[0] != '/' || path[0] != '/') return false;
     const std::string_view wanted = cut_segment(pattern);
+    if (wanted.ends_with("+}") && pattern.empty()) return path.size() > 1;
     const std::string_view given = cut_segment(path);
     if (!wanted.empty() && wanted[0] == '{' ? given.empty() : wanted != given) return false;
   }

@@ -24,7 +24,7 @@ enum class Where {
 
 struct Route {
   std::string method;
-  std::string path;  // a segment in braces, as in "/v1/responses/{id}", stands for any one segment
+  std::string path;  // a segment in braces, as in "/v1/responses/{id}", stands for any one segment, {id+} at the end for all
   Handler handler;
   Access access = Access::kKey;
   Where where = Where::kWorker;

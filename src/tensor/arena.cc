@@ -10,6 +10,7 @@ namespace perigee::tensor {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kSmallPage = 4096;
 
 }  // namespace
 
@@ -59,6 +60,18 @@ Tensor Arena::tensor(DType dtype, std::initializer_list<int64_t> dims) {
   Tensor t = view(nullptr, dtype, dims);
   t.data = allocate(static_cast<size_t>(t.size() * dtype_bytes(dtype)));
   return t;
+}
+
+void Arena::prefault() {
+  if (data_ == nullptr) return;
+#if defined(MADV_POPULATE_WRITE)
+  if (::madvise(data_, capacity_, MADV_POPULATE_WRITE) == 0) return;
+#endif
+  // An older kernel: every page is written with what it holds.
+  for (size_t i = 0; i < capacity_; i += kSmallPage) {
+    volatile std::byte* const p = data_ + i;
+    *p = *p;
+  }
 }
 
 size_t Arena::freeze() {

@@ -31,6 +31,10 @@ class Arena {
   std::byte* allocate(size_t bytes);
   Tensor tensor(DType dtype, std::initializer_list<int64_t> dims);
 
+  // Has the system hand over all of the memory now, where it otherwise does so page by page at the first touch, which can take
+  // milliseconds each.
+  void prefault();
+
   // Makes the rest of the arena unusable and returns the bytes in use.
   size_t freeze();
   size_t used() const { return used_; }

@@ -1,8 +1,8 @@
 // What    The GPU as the host sees it: found and checked before anything is allocated, then its memory and its streams.
 // Owner   tensor. Implemented by gpu_cuda.cc, or by gpu_none.cc in builds without CUDA.
 // Threads A GpuStream is used by one thread at a time; everything else from any thread.
-// Errors  open_gpu() and create() return one sentence that names what is missing (driver, GPU, code for it, memory) and the way out.
-//         What fails after that is a fault of the machine or of ours and aborts with the name of the call.
+// Errors  open_gpu() and create() return one sentence that names what is missing (driver, GPU, code for it, memory) and the way
+//         out. What fails after that is a fault of the machine or of ours and aborts with the name of the call.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,8 @@ struct GpuInfo {
 // Whether this build has device code at all.
 bool gpu_built();
 
-// Makes GPU `index` that of the calling thread, after checking the driver, the number of GPUs and that this build has code for it.
+// Makes GPU `index` that of the calling thread, after checking the driver, the number of GPUs and that this build has code for
+// it.
 Result<GpuInfo> open_gpu(int index);
 
 // Device memory that hands out aligned pieces, zeroed at first. One allocation, so that nothing is left when it is refused.
@@ -48,6 +49,7 @@ class GpuArena {
 
   std::byte* allocate(size_t bytes);
   Tensor tensor(DType dtype, std::initializer_list<int64_t> dims);
+  std::byte* data() const { return data_; }
   size_t used() const { return used_; }
   size_t capacity() const { return capacity_; }
 
@@ -99,5 +101,8 @@ class GpuStream {
  private:
   void* handle_ = nullptr;
 };
+
+// Waits for all streams; `what` is named if something failed.
+void wait_for_gpu(const char* what);
 
 }  // namespace perigee::tensor

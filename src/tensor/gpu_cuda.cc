@@ -22,6 +22,11 @@ void must(cudaError_t status, const char* what) {
   std::abort();
 }
 
+// Of destructors: at the end of the process the driver may have gone first, and has taken everything with it.
+void let_go(cudaError_t status, const char* what) {
+  if (status != cudaErrorCudartUnloading) must(status, what);
+}
+
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 }  // namespace
@@ -96,7 +101,7 @@ GpuArena& GpuArena::operator=(GpuArena&& other) noexcept {
 }
 
 GpuArena::~GpuArena() {
-  if (data_ != nullptr) must(cudaFree(data_), "giving memory back");
+  if (data_ != nullptr) let_go(cudaFree(data_), "giving memory back");
 }
 
 std::byte* GpuArena::allocate(size_t bytes) {
@@ -134,7 +139,7 @@ PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
 }
 
 PinnedMemory::~PinnedMemory() {
-  if (data_ != nullptr) must(cudaFreeHost(data_), "giving pinned memory back");
+  if (data_ != nullptr) let_go(cudaFreeHost(data_), "giving pinned memory back");
 }
 
 Result<GpuStream> GpuStream::create() {
@@ -154,7 +159,7 @@ GpuStream& GpuStream::operator=(GpuStream&& other) noexcept {
 }
 
 GpuStream::~GpuStream() {
-  if (handle_ != nullptr) must(cudaStreamDestroy(static_cast<cudaStream_t>(handle_)), "ending a stream");
+  if (handle_ != nullptr) let_go(cudaStreamDestroy(static_cast<cudaStream_t>(handle_)), "ending a stream");
 }
 
 void GpuStream::to_gpu(void* to, const void* from, size_t bytes) {
@@ -170,5 +175,7 @@ void GpuStream::fill_zero(void* to, size_t bytes) {
 }
 
 void GpuStream::wait(const char* what) { must(cudaStreamSynchronize(static_cast<cudaStream_t>(handle_)), what); }
+
+void wait_for_gpu(const char* what) { must(cudaDeviceSynchronize(), what); }
 
 }  // namespace perigee::tensor

@@ -180,6 +180,7 @@ Status GrammarCompiler::Impl::add_tools(const ChatRequest& request, AnswerPlan& 
   for (size_t i = 0; i < request.messages.size(); ++i) {
     collect(request.messages[i].tools, fmt::format("messages[{}].tools", i));
   }
+  plan.silences_tools = request.tool_choice == ToolChoice::kNone && !tools.empty();
   plan.tool_use = ToolUse::kFree;  // a model may call what nobody declared; the reader of the answer decides
   if (tools.empty() || request.tool_choice == ToolChoice::kNone) plan.tool_use = ToolUse::kNone;
   if (chosen && tools.empty()) return invalid_argument("tool_choice needs a tool that is declared");
@@ -202,7 +203,8 @@ Result<std::shared_ptr<Constraint>> GrammarCompiler::for_chat(const ChatRequest&
   if (!body.ok()) return body.error();
   plan->body = std::move(*body);
   if (const Status added = impl_->add_tools(request, *plan); !added.ok()) return added.error();
-  const bool bound = plan->body->kind != TextRule::Kind::kAny || plan->tool_use == ToolUse::kRuled;
+  const bool bound =
+      plan->body->kind != TextRule::Kind::kAny || plan->tool_use == ToolUse::kRuled || plan->silences_tools;
   if (!bound) return std::shared_ptr<Constraint>();
   if (plan->open < 0 || plan->close < 0 || plan->sep < 0) {
     const bool formats = request.response_format != ResponseFormat::kText;

@@ -2,7 +2,8 @@
 //           completions  structured_outputs: a JSON schema, any JSON object, a regular expression, one of a list of texts, or
 //                        an EBNF grammar, from the first token on, then an end id
 //           chat         response_format or structured_outputs hold in the response channel alone, tool_choice and strict
-//                        tools for the calls. Nothing is looked at before the think channel closes.
+//                        tools for the calls. Thoughts are free, but the answer cannot end in them.
+//         With tools and tool_choice none the tools channel cannot be opened.
 //         Calls are constrained if tool_choice is required (at least one call) or names a function (that one, once), or if it
 //         is auto and a tool has strict: true. Then a strict tool's parameters must be ones that can be followed
 //         (grammar_schema.h); any other tool whose parameters cannot be followed may have any arguments.

@@ -26,10 +26,6 @@ struct State {
   std::vector<bool> used;           // arguments of the call
 };
 
-bool is_looked_at(Phase phase) {
-  return phase != Phase::kThink && phase != Phase::kFree;
-}
-
 std::string call_header(const ToolRule& tool, int index) {
   return fmt::format("call tool=\"{}\" index=\"{}\"", xtml::escape_attribute(tool.name), index);
 }
@@ -65,6 +61,10 @@ class AnswerConstraint final : public Constraint {
 
   bool is_end(int32_t id) const {
     return std::find(plan_->end_ids.begin(), plan_->end_ids.end(), id) != plan_->end_ids.end();
+  }
+  // Whether cursors follow the text. Thoughts are free, the markers in them are not.
+  bool is_watched() const {
+    return now_.phase != Phase::kFree && (now_.phase != Phase::kThink || now_.marker != Marker::kNone);
   }
   bool text_complete() const {
     return std::any_of(now_.cursors.begin(), now_.cursors.end(), [](const TextCursor& c) { return c.complete(); });
@@ -146,12 +146,19 @@ bool AnswerConstraint::may_close() const {
 }
 
 bool AnswerConstraint::fill_mask(std::span<uint32_t> mask) {
-  if (!is_looked_at(now_.phase)) return false;
-  std::fill(mask.begin(), mask.end(), 0u);
-  const auto allow = [&](int32_t id) {
+  if (now_.phase == Phase::kFree) return false;
+  std::fill(mask.begin(), mask.end(), is_watched() ? 0u : ~0u);
+  const auto set = [&](int32_t id, bool allowed) {
     const auto at = static_cast<size_t>(id);
-    if (id >= 0 && at / 32 < mask.size()) mask[at / 32] |= 1u << (at % 32);
+    if (id < 0 || at / 32 >= mask.size()) return;
+    const uint32_t bit = 1u << (at % 32);
+    mask[at / 32] = allowed ? mask[at / 32] | bit : mask[at / 32] & ~bit;
   };
+  const auto allow = [&](int32_t id) { set(id, true); };
+  if (!is_watched()) {  // a thought: only the end has to wait for the answer
+    for (const int32_t id : plan_->end_ids) set(id, false);
+    return true;
+  }
   const auto allow_ends = [&] {
     for (const int32_t id : plan_->end_ids) allow(id);
   };
@@ -173,11 +180,11 @@ void AnswerConstraint::accept(int32_t id) {
   if (is_end(id)) {
     enter(Phase::kEnd);
   } else if (id == plan_->sep && now_.marker != Marker::kNone) {
-    CHECK(!is_looked_at(now_.phase) || text_complete());
+    CHECK(!is_watched() || text_complete());
     end_marker();
   } else if (id == plan_->open || id == plan_->close) {
     const bool opens = id == plan_->open;
-    CHECK(!is_looked_at(now_.phase) || (now_.marker == Marker::kNone && (opens ? may_open() : may_close())));
+    CHECK(!is_watched() || (now_.marker == Marker::kNone && (opens ? may_open() : may_close())));
     begin_marker(opens ? Marker::kOpen : Marker::kClose);
   } else {
     accept_text(id, step);
@@ -192,7 +199,7 @@ void AnswerConstraint::accept_text(int32_t id, Step& step) {
     now_.header += plan_->table->bytes(id);
     if (now_.header.size() > kHeaderBytesMax) now_.marker = Marker::kNone;  // plain text after all, as for the parser
   }
-  if (!is_looked_at(now_.phase)) return;
+  if (!is_watched()) return;
   std::vector<TextCursor> alive;
   for (TextCursor& cursor : now_.cursors) {
     if (!cursor.accept(id)) continue;
@@ -244,7 +251,7 @@ void AnswerConstraint::begin_marker(Marker marker) {
   now_.marker = marker;
   now_.header.clear();
   now_.cursors.clear();
-  if (!is_looked_at(now_.phase)) return;
+  if (!is_watched()) return;
   if (marker == Marker::kClose) {
     now_.cursors.emplace_back(*plan_->table, literals_rule({close_header()}));
     return;
@@ -257,6 +264,11 @@ void AnswerConstraint::begin_marker(Marker marker) {
 
 std::vector<std::string> AnswerConstraint::open_headers() const {
   std::vector<std::string> headers;
+  if (now_.phase == Phase::kThink) {
+    headers = {"response"};
+    if (plan_->tool_use != ToolUse::kNone) headers.push_back("tools");
+    return headers;
+  }
   if (now_.phase == Phase::kThought) return {"response"};
   if (now_.phase == Phase::kSpoke) return {"tools"};
   if (now_.phase == Phase::kTools) {
@@ -273,6 +285,8 @@ std::vector<std::string> AnswerConstraint::open_headers() const {
 
 std::string AnswerConstraint::close_header() const {
   switch (now_.phase) {
+    case Phase::kThink:
+      return "think";
     case Phase::kResponse:
       return "response";
     case Phase::kTools:

@@ -3,7 +3,7 @@
 //
 //           phase      text           next
 //           PLAIN      body           an end id when the body may end
-//           THINK      not looked at  close think -> THOUGHT; open response, open tools -> there
+//           THINK      free           close think -> THOUGHT; open response, open tools -> there; no end id
 //           THOUGHT    -              open response
 //           RESPONSE   body           close response; an empty one only if calls must follow it
 //           SPOKE      -              open tools; close message, unless calls must come
@@ -15,7 +15,8 @@
 //                                     open response -> RESPONSE
 //           TAIL, END  -              an end id
 //
-//         Where nothing is looked at, every token is allowed and an end id ends the answer.
+//         Where nothing is looked at, every token is allowed and an end id ends the answer. Thoughts may be anything, but their
+//         markers lead to the answer.
 // Owner   text; grammar.h is the way in.
 // Threads A plan is shared and never changes; a constraint belongs to one thread.
 // Errors  accept() of a token that is not allowed aborts.
@@ -64,6 +65,7 @@ struct AnswerPlan {
   bool thinking = false;  // the prompt ended in the think channel
   TextRulePtr body;
   ToolUse tool_use = ToolUse::kNone;
+  bool silences_tools = false;  // there are tools, and they must not be called
   int calls_min = 0;
   int calls_max = 0;
   std::vector<ToolRule> tools;

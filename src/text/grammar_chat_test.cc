@@ -77,23 +77,62 @@ TEST(ChatConstraint, NothingToConstrain) {
   const GrammarCompiler compiler = demo_compiler();
   EXPECT_EQ(make(compiler, chat(R"("temperature":1)")), nullptr);
   EXPECT_EQ(make(compiler, chat(R"("tools":[)" + tool("f", kWeather, false) + "]")), nullptr);
-  EXPECT_EQ(make(compiler, chat(R"("tool_choice":"none","tools":[)" + tool("f", kWeather, true) + "]")), nullptr);
+  EXPECT_EQ(make(compiler, chat(R"("tool_choice":"none")")), nullptr);
 }
 
 TEST(ChatConstraint, ThinkingIsFreeUntilItCloses) {
   const GrammarCompiler compiler = demo_compiler();
   const auto constraint = make(compiler, chat(R"("response_format":{"type":"json_object"})"));
   bool bound = false;
+  const int32_t close = *demo_tokenizer().special_id("<|close|>");
+  const int32_t end = *demo_tokenizer().special_id("<|end_of_msg|>");
+  const int32_t stop = *demo_tokenizer().special_id("[EOS]");
+  bool closing = false;
   for (const int32_t id : tokens(kThinkEnd)) {
-    std::vector<uint32_t> mask(100, 0xABCDu);
-    EXPECT_FALSE(constraint->fill_mask(mask));
-    EXPECT_EQ(mask, std::vector<uint32_t>(100, 0xABCDu));
+    const auto mask = mask_of(*constraint, demo_tokenizer(), bound);
+    EXPECT_TRUE(bound);
+    EXPECT_TRUE(allows(mask, id)) << id;
+    EXPECT_FALSE(allows(mask, end));
+    for (int32_t other = 0; !closing && other < demo_tokenizer().vocab_size(); ++other) {
+      EXPECT_EQ(allows(mask, other), other != end && other != stop) << other;
+    }
+    closing = closing || id == close;
     constraint->accept(id);
   }
   const auto mask = mask_of(*constraint, demo_tokenizer(), bound);
   EXPECT_TRUE(bound);
   for (int32_t id = 0; id < demo_tokenizer().vocab_size(); ++id) {
     EXPECT_EQ(allows(mask, id), id == *demo_tokenizer().special_id("<|open|>")) << id;
+  }
+}
+
+// A model that closes the message in its thoughts would answer nothing at all.
+TEST(ChatConstraint, AnAnswerThatMustComeCannotEndInTheThoughts) {
+  const GrammarCompiler compiler = demo_compiler();
+  const int32_t sep = *demo_tokenizer().special_id("<|sep|>");
+  const std::string tools = R"(","tools":[)" + tool("weather", kWeather, true) + "]";
+  const std::pair<std::string, bool> wishes[] = {{R"("response_format":{"type":"json_object"})", false},
+                                                 {R"("tool_choice":"required)" + tools, true},
+                                                 {R"("tool_choice":"none)" + tools, false}};
+  for (const auto& [wish, may_call] : wishes) {
+    const auto start = make(compiler, chat(wish));
+    const std::pair<std::string, bool> markers[] = {{"<|close|>think", true},
+                                                    {"<|close|>message", false},
+                                                    {"<|open|>response", true},
+                                                    {"<|open|>tools", may_call},
+                                                    {"<|open|>think", false}};
+    for (const auto& [marker, works] : markers) {
+      const auto constraint = start->clone();
+      bool allowed = true;
+      bool bound = false;
+      std::vector<int32_t> ids = tokens("Well" + marker);
+      ids.push_back(sep);
+      for (size_t i = 0; i < ids.size() && allowed; ++i) {
+        allowed = allows(mask_of(*constraint, demo_tokenizer(), bound), ids[i]);
+        if (allowed) constraint->accept(ids[i]);
+      }
+      EXPECT_EQ(allowed, works) << wish << ": " << marker;
+    }
   }
 }
 

@@ -50,15 +50,19 @@ class Sampler {
     }
   }
 
-  // `unbound` comes, one by one, where everything is allowed.
+  // `unbound` comes, one by one: up to its first separator, which ends the thoughts, and where nothing is looked at.
   std::vector<int32_t> answer(Constraint& constraint, std::vector<int32_t> unbound = {}, size_t patience = 60) {
     std::vector<int32_t> ids;
     size_t next_unbound = 0;
+    const auto sep = std::find(unbound.begin(), unbound.end(), tokenizer_.special_id("<|sep|>").value_or(-1));
+    const size_t thoughts = unbound.empty() || sep == unbound.end() ? 0 : static_cast<size_t>(sep - unbound.begin()) + 1;
     while (ids.size() < 4000) {
       bool bound = false;
       const std::vector<uint32_t> mask = mask_of(constraint, tokenizer_, bound);
       if (!bound && next_unbound == unbound.size()) break;
-      const int32_t id = bound ? draw(mask, ids.size() > patience) : unbound[next_unbound++];
+      const bool given = !bound || next_unbound < thoughts;
+      const int32_t id = given ? unbound[next_unbound++] : draw(mask, ids.size() > patience);
+      if (given && bound && !allows(mask, id)) ADD_FAILURE() << "token " << id << " is not allowed in a thought";
       if (id < 0) break;
       constraint.accept(id);
       ids.push_back(id);

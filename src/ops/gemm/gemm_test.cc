@@ -109,7 +109,7 @@ TEST(Gemm, PackedLayoutIsPanelsOfColumnPairs) {
 
 TEST(Gemm, PlainCodeIsTheDefinition) {
   ThreadPool pool(1);
-  Context context{Device::kCpu, &pool, Isa::kGeneric, false};
+  Context context{Device::kCpu, &pool, Isa::kGeneric, false, nullptr};
   for (const Values values : {Values::kPlain, Values::kTiny}) {
     for (const GemmCase& c : kGemmTestCases) {
       if (c.t > 9) continue;
@@ -129,7 +129,7 @@ TEST(Gemm, PlainCodeIsTheDefinition) {
 
 void expect_bits_of_plain_code(Isa isa, bool amx) {
   ThreadPool pool(2);
-  const Context plain{Device::kCpu, &pool, Isa::kGeneric, false};
+  const Context plain{Device::kCpu, &pool, Isa::kGeneric, false, nullptr};
   const Context other{Device::kCpu, &pool, isa, amx};
   for (const Values values : {Values::kPlain, Values::kTiny, Values::kSpecial}) {
     for (const GemmCase& c : kGemmTestCases) {

@@ -23,6 +23,7 @@ void rms_norm(const Context& context, const Tensor& x, const Tensor& weight, dou
     case Device::kCpu:
       return cpu::rms_norm(context, x, weight, eps, out);
     case Device::kCuda:
+      if constexpr (kCudaBuilt) return cuda::rms_norm(context, x, weight, eps, out);
       break;
   }
   CHECK(false);
@@ -43,6 +44,7 @@ void layer_norm(const Context& context, const Tensor& x, const Tensor& weight, c
     case Device::kCpu:
       return cpu::layer_norm(context, x, weight, bias, eps, out);
     case Device::kCuda:
+      if constexpr (kCudaBuilt) return cuda::layer_norm(context, x, weight, bias, eps, out);
       break;
   }
   CHECK(false);
@@ -63,6 +65,7 @@ void gated_rms_norm(const Context& context, const Tensor& x, const Tensor& weigh
     case Device::kCpu:
       return cpu::gated_rms_norm(context, x, weight, gate, eps, out);
     case Device::kCuda:
+      if constexpr (kCudaBuilt) return cuda::gated_rms_norm(context, x, weight, gate, eps, out);
       break;
   }
   CHECK(false);

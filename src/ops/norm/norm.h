@@ -12,7 +12,8 @@
 // Numerics FP32 inside, products left to right as written, one rounding to the activation type. Row
 //          invariant and equal on every instruction set: sums run over 16 lanes in ascending
 //          blocks, then a fixed tree. Relative error of a result below (N/32 + 8) FP32 roundings
-//          (gated 8 more) plus the final rounding.
+//          (gated 8 more) plus the final rounding. On a GPU sums run as docs/kernels/arithmetic.md
+//          says, with the same bound.
 // Cost     4 T N bytes, about 4 T N flops; limited by memory.
 // Errors   CHECK on shapes.
 // Threads  Parallel over rows (gated: over heads of rows).
@@ -50,5 +51,13 @@ void layer_norm(const Context& context, const Tensor& x, const Tensor& weight, c
 void gated_rms_norm(const Context& context, const Tensor& x, const Tensor& weight,
                     const Tensor& gate, double eps, const Tensor& out);
 }  // namespace cpu
+namespace cuda {
+void rms_norm(const Context& context, const Tensor& x, const Tensor& weight, double eps,
+              const Tensor& out);
+void layer_norm(const Context& context, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                double eps, const Tensor& out);
+void gated_rms_norm(const Context& context, const Tensor& x, const Tensor& weight,
+                    const Tensor& gate, double eps, const Tensor& out);
+}  // namespace cuda
 
 }  // namespace perigee::ops

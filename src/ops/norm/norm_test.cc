@@ -9,6 +9,7 @@ namespace perigee::ops {
 namespace {
 
 using testing::Batch;
+using testing::OnDevice;
 using testing::kRound16;
 using testing::kRound32;
 using testing::Rows;
@@ -47,6 +48,19 @@ TEST(NormReference, HandNumbers) {
   EXPECT_TRUE(std::isnan(out[2]));  // a head of zeros without eps: 0 / 0
 }
 
+void rms_on(const Context& c, const Tensor& x, const Tensor& weight, double eps, const Tensor& out) {
+  OnDevice at(c);
+  rms_norm(c, at(x), at(weight), eps, at(out));
+}
+void layer_on(const Context& c, const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& out) {
+  OnDevice at(c);
+  layer_norm(c, at(x), at(weight), at(bias), eps, at(out));
+}
+void gated_on(const Context& c, const Tensor& x, const Tensor& weight, const Tensor& gate, double eps, const Tensor& out) {
+  OnDevice at(c);
+  gated_rms_norm(c, at(x), at(weight), at(gate), eps, at(out));
+}
+
 // FP32 roundings of the mean of n squares, the root and the products.
 double roundings(int64_t n) {
   return static_cast<double>(n) / 32 + 8;
@@ -62,14 +76,16 @@ TEST(Norm, RmsNormIsWithinItsBound) {
     for (const Tensor& w : {testing::view(half, {n}), testing::view(full, {n})}) {
       rms_norm(testing::reference(), testing::view(wide, {3, n}), w, 1e-5,
                testing::view(want, {3, n}));
-      Rows<bf16> in(x, n, testing::iota(3), 5);
-      Rows<bf16> out(3, n, 1);
-      rms_norm(testing::cpu(), in.tensor(), w, 1e-5, out.tensor());
-      testing::expect_within<bf16>(out.dense(), want, [&](size_t i) {
-        return std::abs(want[i]) * (roundings(n) * kRound32 + kRound16);
-      });
-      rms_norm(testing::cpu(), in.tensor(), w, 1e-5, in.tensor());
-      EXPECT_TRUE(testing::same_bits(in.dense(), out.dense())) << "in place";
+      for (const Context& device : testing::devices()) {
+        Rows<bf16> in(x, n, testing::iota(3), 5);
+        Rows<bf16> out(3, n, 1);
+        rms_on(device, in.tensor(), w, 1e-5, out.tensor());
+        testing::expect_within<bf16>(out.dense(), want, [&](size_t i) {
+          return std::abs(want[i]) * (roundings(n) * kRound32 + kRound16);
+        });
+        rms_on(device, in.tensor(), w, 1e-5, in.tensor());
+        EXPECT_TRUE(testing::same_bits(in.dense(), out.dense())) << "in place";
+      }
     }
   }
 }
@@ -85,9 +101,6 @@ TEST(Norm, LayerNormIsWithinItsBound) {
     const Tensor b = testing::view(bias, {n});
     layer_norm(testing::reference(), testing::view(wide, {3, n}), w, b, 1e-5,
                testing::view(want, {3, n}));
-    Rows<bf16> in(x, n, testing::iota(3), 2);
-    Rows<bf16> out(3, n, 3);
-    layer_norm(testing::cpu(), in.tensor(), w, b, 1e-5, out.tensor());
     // The mean's error, n/16 + 5 roundings of mean |x|, moves every deviation; the variance changes
     // by it in second order only, so the rest is relative.
     double mean_error[3];
@@ -104,12 +117,17 @@ TEST(Norm, LayerNormIsWithinItsBound) {
       const double deviation = std::sqrt(std::max(0.0, square - sum * sum) + 1e-5);
       mean_error[t] = (static_cast<double>(n) / 16 + 6) * kRound32 * magnitude / deviation;
     }
-    testing::expect_within<bf16>(out.dense(), want, [&](size_t i) {
-      const size_t column = i % static_cast<size_t>(n);
-      const double product = std::abs(want[i]) + std::abs(bias[column]);
-      return 2 * mean_error[i / static_cast<size_t>(n)] * std::abs(weight[column]) +
-             product * (roundings(n) + 2) * kRound32 + std::abs(want[i]) * kRound16;
-    });
+    for (const Context& device : testing::devices()) {
+      Rows<bf16> in(x, n, testing::iota(3), 2);
+      Rows<bf16> out(3, n, 3);
+      layer_on(device, in.tensor(), w, b, 1e-5, out.tensor());
+      testing::expect_within<bf16>(out.dense(), want, [&](size_t i) {
+        const size_t column = i % static_cast<size_t>(n);
+        const double product = std::abs(want[i]) + std::abs(bias[column]);
+        return 2 * mean_error[i / static_cast<size_t>(n)] * std::abs(weight[column]) +
+               product * (roundings(n) + 2) * kRound32 + std::abs(want[i]) * kRound16;
+      });
+    }
   }
 }
 
@@ -126,14 +144,15 @@ TEST(Norm, GatedRmsNormIsWithinItsBound) {
     gated_rms_norm(testing::reference(), testing::view(x_wide, {2, heads, v}), w,
                    testing::view(gate_wide, {2, heads * v}), 1e-5,
                    testing::view(want, {2, heads * v}));
-    Rows<float> in(x, heads * v, testing::iota(2), 4);
-    Rows<bf16> gates(gate, heads * v, testing::iota(2), 1);
-    Rows<bf16> out(2, heads * v, 2);
-    gated_rms_norm(testing::cpu(), in.tensor().reshape({2, heads, v}), w, gates.tensor(), 1e-5,
-                   out.tensor());
-    testing::expect_within<bf16>(out.dense(), want, [&](size_t i) {
-      return std::abs(want[i]) * ((roundings(v) + 8) * kRound32 + kRound16);
-    });
+    for (const Context& device : testing::devices()) {
+      Rows<float> in(x, heads * v, testing::iota(2), 4);
+      Rows<bf16> gates(gate, heads * v, testing::iota(2), 1);
+      Rows<bf16> out(2, heads * v, 2);
+      gated_on(device, in.tensor().reshape({2, heads, v}), w, gates.tensor(), 1e-5, out.tensor());
+      testing::expect_within<bf16>(out.dense(), want, [&](size_t i) {
+        return std::abs(want[i]) * ((roundings(v) + 8) * kRound32 + kRound16);
+      });
+    }
   }
 }
 
@@ -145,10 +164,12 @@ TEST(Norm, InfinityAndNanStayInTheirRow) {
   std::vector<double> want(6);
   rms_norm(testing::reference(), testing::view(wide, {3, 2}), testing::view(weight, {2}), 0,
            testing::view(want, {3, 2}));
-  Rows<bf16> in(x, 2, testing::iota(3));
-  rms_norm(testing::cpu(), in.tensor(), testing::view(weight, {2}), 0, in.tensor());
-  testing::expect_within<bf16>(in.dense(), want, [](size_t) { return 0.0; });
-  EXPECT_EQ(in.dense()[5].bits, to_bf16(1).bits);
+  for (const Context& device : testing::devices()) {
+    Rows<bf16> in(x, 2, testing::iota(3));
+    rms_on(device, in.tensor(), testing::view(weight, {2}), 0, in.tensor());
+    testing::expect_within<bf16>(in.dense(), want, [](size_t) { return 0.0; });
+    EXPECT_EQ(in.dense()[5].bits, to_bf16(1).bits);
+  }
 }
 
 TEST(Norm, RowsAreIndependent) {
@@ -167,11 +188,10 @@ TEST(Norm, RowsAreIndependent) {
       std::vector<std::vector<bf16>> parts;
       for (int kind = 0; kind < 3; ++kind) {
         Rows<bf16> out(count, n, batch.gap + 1);
-        if (kind == 0) rms_norm(context, in.tensor(), w, 1e-6, out.tensor());
-        if (kind == 1) layer_norm(context, in.tensor(), w, b, 1e-6, out.tensor());
+        if (kind == 0) rms_on(context, in.tensor(), w, 1e-6, out.tensor());
+        if (kind == 1) layer_on(context, in.tensor(), w, b, 1e-6, out.tensor());
         if (kind == 2) {
-          gated_rms_norm(context, real.tensor().reshape({count, 1, n}), w, in.tensor(), 1e-6,
-                         out.tensor());
+          gated_on(context, real.tensor().reshape({count, 1, n}), w, in.tensor(), 1e-6, out.tensor());
         }
         parts.push_back(out.dense());
       }
@@ -183,6 +203,24 @@ TEST(Norm, RowsAreIndependent) {
       return all;
     };
     testing::expect_rows_independent<bf16>(rows, 3 * n, run);
+  }
+}
+
+// Heads are summed by a warp, rows by a block: one order.
+TEST(Norm, AWarpAndABlockOfTheGpuSumAlike) {
+  if (testing::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+  for (const int64_t n : {1, 5, 128, 129, 515, 7168, 7171}) {
+    const std::vector<bf16> x = testing::random_half(41, n, 2.0);
+    const std::vector<float> full = testing::random_float(42, n, 1.0);
+    std::vector<float> wide;
+    for (const bf16 v : x) wide.push_back(to_float(v));
+    std::vector<bf16> open(static_cast<size_t>(n), to_bf16(200.0f));  // its sigmoid is 1
+    std::vector<bf16> by_block(x.size()), by_warp(x.size());
+    const Tensor w = testing::view(full, {n});
+    rms_on(*testing::gpu(), testing::view(x, {1, n}), w, 1e-6, testing::view(by_block, {1, n}));
+    gated_on(*testing::gpu(), testing::view(wide, {1, 1, n}), w, testing::view(open, {1, n}), 1e-6,
+             testing::view(by_warp, {1, n}));
+    EXPECT_TRUE(testing::same_bits(by_block, by_warp)) << n;
   }
 }
 
