@@ -209,8 +209,9 @@ void Service::Loop::step() {
   int64_t row = 0;
   for (const sched::PlanPart& p : plan.parts) {
     row += p.tokens;
-    counts.prompt_tokens += static_cast<uint64_t>(p.sample ? p.tokens - 1 : p.tokens);
     const auto found = live.find(p.request);
+    const bool verifying = found != live.end() && found->second->verifying;  // work of ours, which nobody asked for
+    if (!verifying) counts.prompt_tokens += static_cast<uint64_t>(p.sample ? p.tokens - 1 : p.tokens);
     if (!p.sample || found == live.end()) continue;
     Live& l = *found->second;
     draws.push_back({row - 1, p.position + p.tokens, &l.request, l.editor.get(), l.made});
@@ -247,7 +248,7 @@ void Service::Loop::step() {
   }
   scheduler->commit(plan, outcomes);
   ++counts.steps;
-  counts.generated_tokens += updates.size();
+  for (const auto& [key, update] : updates) counts.generated_tokens += live.at(key)->verifying ? 0 : 1;
   publish();
   for (auto& [key, update] : updates) {
     Live& l = *live.at(key);

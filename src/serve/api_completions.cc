@@ -16,6 +16,8 @@ using text::OutputEvent;
 
 namespace {
 
+constexpr int64_t kTokensDefault = 16;  // OpenAI's, for texts that nobody gave a length
+
 struct TextReply {
   ApiCore* core = nullptr;
   CommonFields common;
@@ -173,6 +175,7 @@ std::optional<ApiError> read_completion(ApiCore& core, const HttpRequest& reques
   job.prompts = read_prompts(fields, core, common);
   job.constraint = read_structured(fields, core);
   if (fields.failed()) return fields.error();
+  if (!common.max_tokens.has_value() && core.options.defaults.max_tokens == 0) common.max_tokens = kTokensDefault;
   base.score_only = common.max_tokens == 0;
   if (base.score_only && !base.echo) fields.fail("max_tokens", "must be at least 1, or 0 with echo: true");
   base.shown_prompt_logprobs = common.prompt_logprobs;
