@@ -21,6 +21,7 @@ void attn_res_mix(const Context& context, std::span<const Tensor> rows, const Te
     case tensor::Device::kCpu:
       return cpu::attn_res_mix(context, rows, query, eps, out);
     case tensor::Device::kCuda:
+      if constexpr (kCudaBuilt) return cuda::attn_res_mix(context, rows, query, eps, out);
       break;
   }
   CHECK(false);

@@ -7,7 +7,8 @@
 // Limits   1 <= n <= 256; D >= 1; |V| below 2^60: the sum of squares must fit FP32.
 // Units    None.
 // Numerics FP32: scores over 16 lanes in ascending blocks, softmax and mix in row order (one FMA
-//          chain from zero), rounded once. Row invariant, equal on every instruction set.
+//          chain from zero), rounded once. Row invariant, equal on every instruction set. On a
+//          GPU the sums of the scores run as docs/kernels/arithmetic.md says.
 // Cost     2 T D (n + 1) bytes from memory (the mix finds a token's rows in cache), 6 n T D flops;
 //          limited by memory.
 // Errors   CHECK on shapes.
@@ -35,6 +36,10 @@ namespace ref {
 void attn_res_mix(std::span<const Tensor> rows, const Tensor& query, double eps, const Tensor& out);
 }
 namespace cpu {
+void attn_res_mix(const Context& context, std::span<const Tensor> rows, const Tensor& query,
+                  double eps, const Tensor& out);
+}
+namespace cuda {
 void attn_res_mix(const Context& context, std::span<const Tensor> rows, const Tensor& query,
                   double eps, const Tensor& out);
 }

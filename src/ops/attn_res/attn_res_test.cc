@@ -14,6 +14,13 @@ using testing::kRound32;
 using testing::Rows;
 using testing::widen;
 
+void mix_on(const Context& c, std::span<const Tensor> rows, const Tensor& query, double eps, const Tensor& out) {
+  testing::OnDevice at(c);
+  std::vector<Tensor> there;
+  for (const Tensor& row : rows) there.push_back(at(row));
+  attn_res_mix(c, there, at(query), eps, at(out));
+}
+
 TEST(AttnResReference, HandNumbers) {
   const std::vector<double> a = {3, 4};  // rms sqrt(12.5)
   const std::vector<double> b = {1, -1};
@@ -98,10 +105,12 @@ TEST(AttnRes, IsWithinItsBound) {
                  testing::view(want, {tokens, c.width}));
     std::vector<Bound> bounds;
     for (int64_t t = 0; t < tokens; ++t) bounds.push_back(bound_of(wide, query, t, 1e-5));
-    for (const Isa isa : testing::isas()) {
+    std::vector<Context> contexts;
+    for (const Isa isa : testing::isas()) contexts.push_back(testing::cpu(isa, 2));
+    if (testing::gpu() != nullptr) contexts.push_back(*testing::gpu());
+    for (const Context& context : contexts) {
       Rows<bf16> out(tokens, c.width, 1);
-      attn_res_mix(testing::cpu(isa, 2), half_views, testing::view(query, {c.width}), 1e-5,
-                   out.tensor());
+      mix_on(context, half_views, testing::view(query, {c.width}), 1e-5, out.tensor());
       testing::expect_within<bf16>(out.dense(), want, [&](size_t i) {
         const Bound& b = bounds[i / static_cast<size_t>(c.width)];
         // A weight moves by the scores' errors, the subtraction's rounding (scores below 16), exp,
@@ -118,10 +127,12 @@ TEST(AttnRes, OneRowIsItself) {
   const std::vector<bf16> x = testing::random_half(3, 5 * 50, 1.0);
   const std::vector<float> query = testing::random_float(4, 50, 1.0);
   Rows<bf16> in(x, 50, testing::iota(5), 2);
-  Rows<bf16> out(5, 50);
-  const Tensor row = in.tensor();
-  attn_res_mix(testing::cpu(), {&row, 1}, testing::view(query, {50}), 1e-5, out.tensor());
-  EXPECT_TRUE(testing::same_bits(out.dense(), x));
+  for (const Context& context : testing::devices()) {
+    Rows<bf16> out(5, 50);
+    const Tensor row = in.tensor();
+    mix_on(context, {&row, 1}, testing::view(query, {50}), 1e-5, out.tensor());
+    EXPECT_TRUE(testing::same_bits(out.dense(), x));
+  }
 }
 
 TEST(AttnRes, NanOfOneTokenStaysThere) {
@@ -129,12 +140,14 @@ TEST(AttnRes, NanOfOneTokenStaysThere) {
   x[3] = to_bf16(NAN);
   const std::vector<float> query = testing::random_float(4, 20, 1.0);
   const Tensor rows[] = {testing::view(x, {2, 20}), testing::view(x, {2, 20})};
-  std::vector<bf16> out(x.size());
-  attn_res_mix(testing::cpu(), rows, testing::view(query, {20}), 1e-5, testing::view(out, {2, 20}));
-  for (size_t i = 0; i < out.size(); ++i) {
-    EXPECT_EQ(std::isnan(to_float(out[i])), i < 20);
-    if (i >= 20) {
-      EXPECT_EQ(out[i].bits, x[i].bits) << "two equal rows are halves of the same value";
+  for (const Context& context : testing::devices()) {
+    std::vector<bf16> out(x.size());
+    mix_on(context, rows, testing::view(query, {20}), 1e-5, testing::view(out, {2, 20}));
+    for (size_t i = 0; i < out.size(); ++i) {
+      EXPECT_EQ(std::isnan(to_float(out[i])), i < 20);
+      if (i >= 20) {
+        EXPECT_EQ(out[i].bits, x[i].bits) << "two equal rows are halves of the same value";
+      }
     }
   }
 }
@@ -154,7 +167,7 @@ TEST(AttnRes, RowsAreIndependent) {
           for (const auto& row : bank) padded.emplace_back(row, c.width, batch.pick, batch.gap);
           for (auto& p : padded) views.push_back(p.tensor());
           Rows<bf16> out(static_cast<int64_t>(batch.pick.size()), c.width, 1);
-          attn_res_mix(context, views, testing::view(query, {c.width}), 1e-6, out.tensor());
+          mix_on(context, views, testing::view(query, {c.width}), 1e-6, out.tensor());
           return out.dense();
         });
   }
