@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <vector>
 
 #include "tensor/arena.h"
@@ -38,6 +39,27 @@ TEST(Arena, HandsOutAlignedPiecesAndFreezes) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(a) % kAlignment, 0u);
   EXPECT_EQ(arena->freeze(), 128u);
   EXPECT_DEATH(arena->allocate(1), "frozen");
+}
+
+int64_t resident_pages() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t size = 0;
+  int64_t resident = 0;
+  statm >> size >> resident;
+  return resident;
+}
+
+TEST(Arena, PrefaultTakesTheMemoryAtOnceAndChangesNothing) {
+  constexpr size_t kBytes = size_t{64} << 20;
+  Arena arena = std::move(Arena::create(kBytes, "the test")).value();
+  std::byte* const data = arena.allocate(kBytes);
+  data[kBytes / 2] = std::byte{7};
+  const int64_t before = resident_pages();
+  arena.prefault();
+  EXPECT_GE((resident_pages() - before) * 4096, static_cast<int64_t>(kBytes) * 9 / 10);
+  EXPECT_EQ(data[kBytes / 2], std::byte{7});
+  EXPECT_EQ(data[kBytes - 1], std::byte{0});
+  Arena().prefault();
 }
 
 TEST(Arena, RefusesMoreThanTheMachineHas) {
