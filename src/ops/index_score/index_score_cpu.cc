@@ -12,6 +12,8 @@ namespace perigee::ops::cpu {
 namespace {
 
 constexpr int64_t kPage = tensor::kPageTokens;
+// The vector files know these layouts by their own names.
+static_assert(kIndexBlock == kGemmBlock && kIndexTile == kAmxTileBytes && kIndexPanels * kGemmPanel == kPage);
 // Decoded queries of a block of rows: 128 KiB of BF16, at most half a second-level cache as FP32.
 constexpr int64_t kQueryNumbers = 1 << 16;
 constexpr int64_t kRowsMax = 64;  // more rows no longer make unpacking a page noticeably cheaper
