@@ -18,6 +18,7 @@
 #include "base/rng.h"
 #include "ops/context.h"
 #include "tensor/gpu.h"
+#include "tensor/parts.h"
 
 namespace perigee::ops::testing {
 
@@ -129,6 +130,62 @@ class OnDevice {
   bool gpu_;
   tensor::GpuStream stream_;
   std::vector<Copy> copies_;
+};
+
+// One sequence's rows of a step with tables of its own.
+struct TestPart {
+  int64_t row_begin = 0;
+  int64_t rows = 0;
+  int64_t position = 0;
+  std::vector<int32_t> blocks;
+  std::vector<int32_t> states;
+  int64_t slot = 0;
+};
+
+// The parts of a step of `step_rows` rows, on the host and, for a GPU, there too.
+class StepParts {
+ public:
+  StepParts(const Context& context, std::vector<TestPart> parts, int64_t step_rows)
+      : parts_(std::move(parts)), part_of_row_(static_cast<size_t>(step_rows), -1) {
+    size_t tables = 0;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const TestPart& p = parts_[i];
+      host_.push_back({p.row_begin, p.rows, p.position, p.blocks.data(), p.states.data(), p.slot});
+      for (int64_t r = 0; r < p.rows; ++r) part_of_row_[static_cast<size_t>(p.row_begin + r)] = static_cast<int32_t>(i);
+      tables += p.blocks.size() + p.states.size();
+    }
+    if (context.device == tensor::Device::kCuda) to_gpu(tables);
+  }
+
+  tensor::Parts operator()() const { return {host_, device_, rows_}; }
+
+ private:
+  void to_gpu(size_t tables) {
+    const size_t bytes = tables * 4 + part_of_row_.size() * 4 + parts_.size() * sizeof(tensor::Part);
+    const size_t pieces = 2 * parts_.size() + 2;
+    arena_ = std::move(tensor::GpuArena::create(bytes + pieces * tensor::kGpuAlignment, "a test")).value();
+    tensor::GpuStream stream = std::move(tensor::GpuStream::create()).value();
+    const auto put = [&](const void* from, size_t n) {
+      std::byte* to = arena_.allocate(n);
+      if (n > 0) stream.to_gpu(to, from, n);
+      return to;
+    };
+    std::vector<tensor::Part> there = host_;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      there[i].blocks = reinterpret_cast<int32_t*>(put(parts_[i].blocks.data(), parts_[i].blocks.size() * 4));
+      there[i].states = reinterpret_cast<int32_t*>(put(parts_[i].states.data(), parts_[i].states.size() * 4));
+    }
+    device_ = reinterpret_cast<tensor::Part*>(put(there.data(), there.size() * sizeof(tensor::Part)));
+    rows_ = reinterpret_cast<int32_t*>(put(part_of_row_.data(), part_of_row_.size() * 4));
+    stream.wait("copying the parts of a step");
+  }
+
+  std::vector<TestPart> parts_;
+  std::vector<tensor::Part> host_;
+  std::vector<int32_t> part_of_row_;
+  tensor::GpuArena arena_;
+  const tensor::Part* device_ = nullptr;
+  const int32_t* rows_ = nullptr;
 };
 
 // Bell-shaped values of this standard deviation.

@@ -24,7 +24,7 @@ struct PageView {
   int64_t token_bytes = 0;
 
   // The page that holds token t; the token's index inside it is t % kPageTokens. 64-bit throughout: pools exceed 4 GiB.
-  std::byte* page(int64_t t) const {
+  constexpr std::byte* page(int64_t t) const {
     const int64_t in_block = t % block_tokens;
     return base + static_cast<int64_t>(rows[t / block_tokens]) * row_bytes +
            in_block / kPageTokens * kPageTokens * token_bytes;

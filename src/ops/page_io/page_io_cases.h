@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "tensor/page_view.h"
+#include "tensor/parts.h"
 
 namespace perigee::ops::testing {
 
@@ -38,6 +38,12 @@ class PagedSequence {
     return {reinterpret_cast<std::byte*>(pool_.data()) + kFront, row_bytes(), rows_.data(),
             block_tokens_, token_bytes_};
   }
+  // The same in two pieces: the layer's place and the block table. On a GPU the place lies in a copy of pool().
+  tensor::PagePlace place(const void* pool) {
+    return {static_cast<std::byte*>(const_cast<void*>(pool)) + kFront, row_bytes(), block_tokens_, token_bytes_};
+  }
+  tensor::PagePlace place() { return place(pool_.data()); }
+  const std::vector<int32_t>& blocks() const { return rows_; }
   std::vector<uint8_t>& pool() { return pool_; }
 
  private:
