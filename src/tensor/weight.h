@@ -13,6 +13,8 @@ enum class WeightLayout : uint8_t {
   kRowMajorMxfp4,  // [N, K/2] codes and [N, K/32] scales as on disk: the reference device
   kTiledBf16,      // CPU: panels of 16 rows, pairs of columns (ops/gemm/gemm.h)
   kTiledMxfp4,     // CPU: panels of 16 rows, codes of column pairs, scales per 32 columns (ops/moe_gemm/moe_gemm.h)
+  kFragmentBf16,   // GPU: blocks of 16 rows x 16 columns as a warp's registers (ops/gemm/gemm.h)
+  kFragmentMxfp4,  // GPU: blocks of 64 rows x 64 columns, codes in order of registers, then scales (ops/moe_gemm/moe_gemm.h)
 };
 
 struct Weight {
