@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/logit_rows.h"
+
 namespace perigee::engine {
 namespace {
 
@@ -10,14 +12,19 @@ using tensor::Device;
 using tensor::Tensor;
 
 constexpr int64_t kBatchedTokensCpu = 512;        // large enough to feed matrix tiles, small enough for the cache
+constexpr int64_t kBatchedTokensCuda = 2048;
 constexpr int64_t kBatchedTokensReference = 256;
 constexpr int64_t kLogitRows = 32;                // rows whose logits are held at once
 
-struct TopBuffers {
-  std::vector<int32_t> ids;
-  std::vector<float> logprobs;
-  std::vector<double> logprobs64;
-};
+int64_t default_batched_tokens(Device device) {
+  switch (device) {
+    case Device::kReference: return kBatchedTokensReference;
+    case Device::kCpu: return kBatchedTokensCpu;
+    case Device::kCuda: return kBatchedTokensCuda;
+  }
+  CHECK(false);
+  return 0;
+}
 
 }  // namespace
 
@@ -61,10 +68,7 @@ const char* format_name(KeyFormat f) {
 struct Engine::Run {
   std::unique_ptr<model::StatePool> states;
   std::unique_ptr<model::Decoder> decoder;
-  tensor::Arena arena;
-  Tensor logits;  // [kLogitRows, O] real
-  Tensor lse;     // [kLogitRows] real
-  TopBuffers top;
+  LogitRows logits;  // kLogitRows
 };
 
 Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
@@ -78,9 +82,15 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   engine->pool_ = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : cpu_threads());
   engine->context_ =
       ops::limit_isa(ops::make_context(options.device, engine->pool_.get()), options.isa);
-  engine->batched_tokens_ = options.batched_tokens > 0 ? options.batched_tokens
-                            : options.device == Device::kReference ? kBatchedTokensReference
-                                                                   : kBatchedTokensCpu;
+  if (options.device == Device::kCuda) {
+    const Result<tensor::GpuInfo> info = tensor::open_gpu(0);
+    if (!info.ok()) return info.error();
+    Result<tensor::GpuStream> stream = tensor::GpuStream::create();
+    if (!stream.ok()) return stream.error();
+    engine->stream_ = std::move(*stream);
+    engine->context_.stream = engine->stream_.handle();
+  }
+  engine->batched_tokens_ = options.batched_tokens > 0 ? options.batched_tokens : default_batched_tokens(options.device);
   Result<model::Weights> weights =
       model::load_weights(engine->context_, engine->config_, options.model, options.load);
   if (!weights.ok()) return weights.error();
@@ -111,7 +121,7 @@ Status Engine::check_ids(std::span<const int32_t> ids, int64_t extra_tokens, con
 Result<std::unique_ptr<Engine::Run>> Engine::start(const std::vector<int64_t>& tokens_max) {
   auto run = std::make_unique<Run>();
   Result<std::unique_ptr<model::StatePool>> states =
-      model::StatePool::for_lengths(config_, context_.device, formats_, tokens_max);
+      model::StatePool::for_lengths(config_, context_.mover(), formats_, tokens_max);
   if (!states.ok()) return states.error();
   run->states = std::move(*states);
   const int64_t total = std::accumulate(tokens_max.begin(), tokens_max.end(), int64_t{0});
@@ -121,24 +131,15 @@ Result<std::unique_ptr<Engine::Run>> Engine::start(const std::vector<int64_t>& t
       model::Decoder::create(context_, config_, weights_, rows, longest);
   if (!decoder.ok()) return decoder.error();
   run->decoder = std::move(*decoder);
-  const tensor::DType real = ops::real_dtype(context_.device);
-  const int64_t logit_bytes = kLogitRows * (config_.vocab + 1) * tensor::dtype_bytes(real);
-  Result<tensor::Arena> arena =
-      tensor::Arena::create(static_cast<size_t>(logit_bytes) + 2 * tensor::kAlignment, "the logits");
-  if (!arena.ok()) return arena.error();
-  run->arena = std::move(*arena);
-  run->logits = run->arena.tensor(real, {kLogitRows, config_.vocab});
-  run->lse = run->arena.tensor(real, {kLogitRows});
+  Result<LogitRows> logits = LogitRows::create(context_, kLogitRows, config_.vocab);
+  if (!logits.ok()) return logits.error();
+  run->logits = std::move(*logits);
   memory_.cache_bytes = run->states->bytes();
-  memory_.workspace_bytes = run->decoder->workspace_bytes() + run->arena.capacity();
+  memory_.workspace_bytes = run->decoder->workspace_bytes() + run->logits.bytes();
   return run;
 }
 
 namespace {
-
-double real_at(const Tensor& t, int64_t row, int64_t column) {
-  return t.dtype == tensor::DType::kF64 ? t.row<double>(row)[column] : t.row<float>(row)[column];
-}
 
 // The next step over sequences that still have ids to process: the budget is shared out evenly, so that no sequence
 // waits for another. Returns per part the sequence's index.
@@ -163,32 +164,6 @@ std::vector<size_t> fill_step(const std::vector<std::vector<int32_t>>& ids, mode
   return chosen;
 }
 
-// The best `top` ids of each row with their log-probabilities.
-void read_top(const ops::Context& context, const Tensor& logits, const Tensor& lse, int64_t top,
-              TopBuffers& buffers, std::span<ScoredPosition> out) {
-  if (top == 0) return;
-  const int64_t rows = logits.rows();
-  buffers.ids.resize(static_cast<size_t>(rows * top));
-  buffers.logprobs.resize(buffers.ids.size());
-  buffers.logprobs64.resize(buffers.ids.size());
-  const Tensor ids = tensor::view(buffers.ids.data(), {rows, top});
-  const Tensor probs = context.device == Device::kReference
-                           ? tensor::view(buffers.logprobs64.data(), {rows, top})
-                           : tensor::view(buffers.logprobs.data(), {rows, top});
-  ops::top_logprobs(context, logits, lse, top, ids, probs);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < top; ++i) {
-      out[static_cast<size_t>(r)].top.emplace_back(ids.row<int32_t>(r)[i], real_at(probs, r, i));
-    }
-  }
-}
-
-// A log-probability in the device's own precision.
-double log_probability(const Tensor& logits, const Tensor& lse, int64_t row, int32_t id) {
-  if (logits.dtype == tensor::DType::kF64) return logits.row<double>(row)[id] - *lse.row<double>(row);
-  return logits.row<float>(row)[id] - *lse.row<float>(row);
-}
-
 }  // namespace
 
 // Positions of one part of a step, kLogitRows at a time, so that logits take bounded memory.
@@ -196,20 +171,18 @@ void Engine::score_part(Run& run, const model::StepPart& part, int64_t first, co
                         int64_t top, const Tensor& hidden, ScoredSequence& out) {
   for (int64_t done = 0; done < part.rows; done += kLogitRows) {
     const int64_t rows = std::min(kLogitRows, part.rows - done);
-    const Tensor logits = run.logits.slice(0, rows);
-    const Tensor lse = run.lse.slice(0, rows);
-    run.decoder->logits(hidden.slice(part.row_begin + done, rows), logits);
-    ops::log_sum_exp(context_, logits, lse);
-    const size_t begin = out.size();
-    out.resize(begin + static_cast<size_t>(rows));
+    run.logits.compute(*run.decoder, hidden.slice(part.row_begin + done, rows));
+    run.logits.normalize();
+    run.logits.read();
     for (int64_t r = 0; r < rows; ++r) {
       const size_t at = static_cast<size_t>(first + done + r);
-      ScoredPosition& p = out[begin + static_cast<size_t>(r)];
+      ScoredPosition p;
       p.id = ids[at];
-      p.logsumexp = real_at(lse, r, 0);
-      if (at + 1 < ids.size()) p.target_logprob = log_probability(logits, lse, r, ids[at + 1]);
+      p.logsumexp = run.logits.normalizer(r);
+      if (at + 1 < ids.size()) p.target_logprob = run.logits.log_probability(r, ids[at + 1]);
+      p.top = run.logits.best(r, top);
+      out.push_back(std::move(p));
     }
-    read_top(context_, logits, lse, top, run.top, std::span(out).subspan(begin));
   }
 }
 
@@ -238,11 +211,8 @@ Result<std::vector<ScoredSequence>> Engine::score(const std::vector<std::vector<
 ops::Sampled Engine::sample_row(Run& run, const GenerateRequest& request, int64_t position, const Tensor& hidden) {
   const SamplingOptions& s = request.sampling;
   const ops::SampleParams params = {s.temperature, s.top_p, s.min_p, s.top_k, s.seed, position, 0};
-  const Tensor logits = run.logits.slice(0, 1);
-  run.decoder->logits(hidden, logits);
-  ops::Sampled sampled;
-  ops::sample(context_, logits, std::span(&params, 1), std::span(&sampled, 1));
-  return sampled;
+  run.logits.compute(*run.decoder, hidden);
+  return run.logits.draw({&params, 1})[0];
 }
 
 // `ids` holds each request's known ids, those already in its sequence included; generated ids are appended.

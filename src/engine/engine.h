@@ -113,7 +113,7 @@ class Engine {
     return model::Decoder::create(context_, config_, weights_, rows_max, context_max);
   }
   Result<std::unique_ptr<model::StatePool>> make_pool(int64_t rows, int64_t slots) const {
-    return model::StatePool::create(config_, context_.device, formats_, rows, slots);
+    return model::StatePool::create(config_, context_.mover(), formats_, rows, slots);
   }
 
   // One forward over given ids, all sequences in one batch, in steps of at most batched_tokens.
@@ -147,6 +147,7 @@ class Engine {
 
   EngineOptions options_;
   model::Config config_;
+  tensor::GpuStream stream_;  // of a GPU's context
   model::Weights weights_;
   std::unique_ptr<ThreadPool> pool_;
   ops::Context context_;

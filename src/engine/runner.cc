@@ -1,7 +1,6 @@
 #include "engine/runner.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace perigee::engine {
 namespace {
@@ -9,16 +8,6 @@ namespace {
 using tensor::Tensor;
 
 constexpr int64_t kRows = 32;  // rows whose logits are held at once
-
-double real_at(const Tensor& t, int64_t row, int64_t column) {
-  return t.dtype == tensor::DType::kF64 ? t.row<double>(row)[column] : t.row<float>(row)[column];
-}
-
-// In the device's own precision.
-double log_probability(const Tensor& logits, const Tensor& lse, int64_t row, int64_t id) {
-  if (logits.dtype == tensor::DType::kF64) return logits.row<double>(row)[id] - *lse.row<double>(row);
-  return logits.row<float>(row)[id] - *lse.row<float>(row);
-}
 
 }  // namespace
 
@@ -31,17 +20,17 @@ Result<std::unique_ptr<Runner>> Runner::create(const Engine& engine, const Runne
   Result<std::unique_ptr<model::Decoder>> decoder = engine.make_decoder(options.tokens_max, options.context_max);
   if (!decoder.ok()) return decoder.error();
   runner->decoder_ = std::move(*decoder);
-  const tensor::DType real = ops::real_dtype(engine.context().device);
   const tensor::DType activation = ops::activation_dtype(engine.context().device);
   const model::Config& c = engine.config();
-  const int64_t bytes = kRows * ((c.vocab + 1) * tensor::dtype_bytes(real) + c.hidden * tensor::dtype_bytes(activation));
-  Result<tensor::Arena> arena =
-      tensor::Arena::create(static_cast<size_t>(bytes) + 3 * tensor::kAlignment, "the logits");
+  const int64_t bytes = kRows * c.hidden * tensor::dtype_bytes(activation);
+  Result<tensor::Arena> arena = tensor::Arena::create(static_cast<size_t>(bytes) + tensor::kAlignment,
+                                                      "hidden rows", engine.context().device);
   if (!arena.ok()) return arena.error();
   runner->arena_ = std::move(*arena);
   runner->picked_ = runner->arena_.tensor(activation, {kRows, c.hidden});
-  runner->logits_ = runner->arena_.tensor(real, {kRows, c.vocab});
-  runner->lse_ = runner->arena_.tensor(real, {kRows});
+  Result<LogitRows> logits = LogitRows::create(engine.context(), kRows, c.vocab);
+  if (!logits.ok()) return logits.error();
+  runner->logits_ = std::move(*logits);
   return runner;
 }
 
@@ -76,28 +65,18 @@ void Runner::run(const sched::StepPlan& plan, const sched::Scheduler& scheduler)
 void Runner::logits_of(std::span<const int64_t> rows) {
   const size_t bytes = static_cast<size_t>(hidden_.row_size() * tensor::dtype_bytes(hidden_.dtype));
   for (size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(picked_.slice(static_cast<int64_t>(i), 1).data, hidden_.slice(rows[i], 1).data, bytes);
+    engine_.context().mover().copy(picked_.slice(static_cast<int64_t>(i), 1).data, hidden_.slice(rows[i], 1).data, bytes);
   }
-  const auto count = static_cast<int64_t>(rows.size());
-  decoder_->logits(picked_.slice(0, count), logits_.slice(0, count));
-  ops::log_sum_exp(engine_.context(), logits_.slice(0, count), lse_.slice(0, count));
+  logits_.compute(*decoder_, picked_.slice(0, static_cast<int64_t>(rows.size())));
+  logits_.normalize();
 }
 
 TokenLogprob Runner::read(int64_t row, int32_t id, int64_t top) const {
   TokenLogprob out;
   out.id = id;
-  out.logprob = log_probability(logits_, lse_, row, id);
+  out.logprob = logits_.log_probability(row, id);
   out.model_logprob = out.logprob;
-  top = std::min(top, engine_.config().vocab);
-  if (top <= 0) return out;
-  std::vector<int32_t> ids(static_cast<size_t>(top));
-  std::vector<double> wide(ids.size());
-  std::vector<float> narrow(ids.size());
-  const Tensor probs = logits_.dtype == tensor::DType::kF64 ? tensor::view(wide.data(), {1, top})
-                                                            : tensor::view(narrow.data(), {1, top});
-  ops::top_logprobs(engine_.context(), logits_.slice(row, 1), lse_.slice(row, 1), top, tensor::view(ids.data(), {1, top}),
-                    probs);
-  for (size_t i = 0; i < ids.size(); ++i) out.top.emplace_back(ids[i], real_at(probs, 0, static_cast<int64_t>(i)));
+  out.top = logits_.best(row, std::min(top, engine_.config().vocab));
   return out;
 }
 
@@ -109,6 +88,10 @@ std::vector<TokenLogprob> Runner::draw(std::span<const Draw> draws) {
     std::vector<int64_t> rows;
     for (const Draw& d : now) rows.push_back(d.row);
     logits_of(rows);
+    const bool on_host = std::any_of(now.begin(), now.end(), [](const Draw& d) {
+      return d.request->top_logprobs > 0 || !d.editor->idle();
+    });
+    if (on_host) logits_.read();
     // Alternatives and log-probabilities are the model's own: they are read before anything changes the row.
     const auto count = static_cast<int64_t>(now.size());
     std::vector<TokenLogprob> own(now.size());
@@ -121,11 +104,11 @@ std::vector<TokenLogprob> Runner::draw(std::span<const Draw> draws) {
       params.push_back({s.temperature, s.top_p, s.min_p, s.top_k, s.seed, d.position, s.choice});
       if (d.editor->idle()) continue;
       std::vector<double>& kept = unedited[static_cast<size_t>(i)];
-      for (int64_t id = 0; id < logits_.dims[1]; ++id) kept.push_back(log_probability(logits_, lse_, i, id));
-      d.editor->edit(logits_.slice(i, 1), d.made);
+      for (int64_t id = 0; id < engine_.config().vocab; ++id) kept.push_back(logits_.log_probability(i, id));
+      d.editor->edit(logits_.row(i), d.made);
+      logits_.write(i);
     }
-    std::vector<ops::Sampled> sampled(now.size());
-    ops::sample(engine_.context(), logits_.slice(0, count), params, sampled);
+    const std::span<const ops::Sampled> sampled = logits_.draw(params);
     for (size_t i = 0; i < now.size(); ++i) {
       TokenLogprob& token = own[i];
       token.id = sampled[i].id;
@@ -146,6 +129,7 @@ std::vector<TokenLogprob> Runner::score(int64_t first_row, std::span<const int32
     std::vector<int64_t> rows;
     for (size_t i = 0; i < count; ++i) rows.push_back(first_row + static_cast<int64_t>(done + i));
     logits_of(rows);
+    logits_.read();
     for (size_t i = 0; i < count; ++i) out.push_back(read(static_cast<int64_t>(i), targets[done + i], top));
   }
   return out;

@@ -11,6 +11,7 @@
 
 #include "engine/backend.h"
 #include "engine/engine.h"
+#include "engine/logit_rows.h"
 #include "engine/logits.h"
 #include "sched/scheduler.h"
 
@@ -38,7 +39,7 @@ class Runner {
   static Result<std::unique_ptr<Runner>> create(const Engine& engine, const RunnerOptions& options);
 
   const model::StateLayout& layout() const { return pool_->layout(); }
-  size_t bytes() const { return pool_->bytes() + decoder_->workspace_bytes() + arena_.capacity(); }
+  size_t bytes() const { return pool_->bytes() + decoder_->workspace_bytes() + arena_.capacity() + logits_.bytes(); }
   // Called after every layer of a step.
   void on_layer(std::function<void()> callback);
 
@@ -51,15 +52,14 @@ class Runner {
  private:
   explicit Runner(const Engine& engine) : engine_(engine) {}
   void logits_of(std::span<const int64_t> rows);
-  TokenLogprob read(int64_t row, int32_t id, int64_t top) const;
+  TokenLogprob read(int64_t row, int32_t id, int64_t top) const;  // after logits_.read()
 
   const Engine& engine_;
   std::unique_ptr<model::StatePool> pool_;
   std::unique_ptr<model::Decoder> decoder_;
   tensor::Arena arena_;
   model::Tensor picked_;  // [kRows, D] hidden rows whose logits are wanted
-  model::Tensor logits_;  // [kRows, O]
-  model::Tensor lse_;     // [kRows]
+  LogitRows logits_;      // kRows
   model::Tensor hidden_;  // of the last step
   std::vector<model::Sequence> sequences_;
 };

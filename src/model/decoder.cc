@@ -1,7 +1,5 @@
 #include "model/decoder.h"
 
-#include <cstring>
-
 #include "ops/act/act.h"
 #include "ops/attn_res/attn_res.h"
 #include "ops/embed/embed.h"
@@ -70,14 +68,14 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const ops::Context& context, co
 Tensor Decoder::forward(const Step& step) {
   const int64_t t = step.rows();
   CHECK(t > 0 && t <= workspace_.rows_max);
-  const LayerRun run = {context_, config_, step, workspace_, t, taps_};
-  const Tensor ids = run.rows_of(workspace_.ids).reshape({t});
-  std::memcpy(ids.data, step.ids.data(), step.ids.size() * sizeof(int32_t));
+  const Status filled = tables_.fill(step);
+  CHECK(filled.ok());
+  const LayerRun run = {context_, config_, tables_.parts(), step.parts[0].sequence->pool(), workspace_, t, taps_};
   const Tensor normed = run.rows_of(workspace_.normed);
   const bool mixing = config_.attn_res_block > 0;
 
   Residual residual(run, mixing);
-  ops::embed(context_, ids, weights_.embed, residual.live());
+  ops::embed(context_, tables_.ids(), weights_.embed, residual.live());
   int64_t kda_index = 0;
   int64_t mla_index = 0;
   for (int64_t l = 0; l < config_.layers; ++l) {

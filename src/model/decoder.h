@@ -9,6 +9,7 @@
 
 #include "model/layers.h"
 #include "model/step.h"
+#include "model/step_tables.h"
 #include "model/weights.h"
 #include "model/workspace.h"
 
@@ -36,11 +37,12 @@ class Decoder {
 
  private:
   Decoder(const ops::Context& context, const Config& config, const Weights& weights)
-      : context_(context), config_(config), weights_(weights) {}
+      : context_(context), config_(config), weights_(weights), tables_(context) {}
 
   ops::Context context_;
   const Config& config_;
   const Weights& weights_;
+  StepTables tables_;
   Workspace workspace_;
   Taps taps_;
 };

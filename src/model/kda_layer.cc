@@ -5,28 +5,6 @@
 #include "ops/norm/norm.h"
 
 namespace perigee::model {
-namespace {
-
-std::vector<ops::ConvSequence> conv_sequences(const Step& step, int64_t index) {
-  std::vector<ops::ConvSequence> out;
-  for (const StepPart& p : step.parts) {
-    out.push_back({p.row_begin, p.rows, p.sequence->length(), p.sequence->conv_window(index),
-                   p.sequence->conv_open(index)});
-  }
-  return out;
-}
-
-std::vector<ops::KdaSequence> kda_sequences(const Step& step, int64_t index) {
-  std::vector<ops::KdaSequence> out;
-  for (const StepPart& p : step.parts) {
-    out.push_back({p.row_begin, p.rows, p.sequence->length(), p.sequence->kda_state(index),
-                   p.sequence->kda_open(index)});
-  }
-  return out;
-}
-
-}  // namespace
-
 void kda_layer(const LayerRun& run, const KdaWeights& weights, int64_t index, const Tensor& out) {
   const Config& c = run.config;
   const ops::Context& ctx = run.context;
@@ -43,7 +21,8 @@ void kda_layer(const LayerRun& run, const KdaWeights& weights, int64_t index, co
   const Tensor beta = in.columns(3 * p + gate_width + k, h);
 
   const Tensor qkv = run.rows_of(run.workspace.kda_qkv);  // [T, 3P]
-  ops::causal_conv1d(ctx, in.columns(0, 3 * p), weights.conv, conv_sequences(run.step, index), qkv);
+  ops::causal_conv1d(ctx, in.columns(0, 3 * p), weights.conv, run.parts, run.pool.conv_window(index),
+                     run.pool.conv_open(index), qkv);
 
   const Tensor decay = run.rows_of(run.workspace.kda_decay);  // [T, P]
   ops::gemm(ctx, decay_in, weights.f_b, decay);
@@ -57,7 +36,8 @@ void kda_layer(const LayerRun& run, const KdaWeights& weights, int64_t index, co
   const Tensor state_out = run.rows_of(run.workspace.kda_out).reshape({t, h, k});
   ops::kda(ctx, qkv.columns(0, p).reshape({t, h, k}), qkv.columns(p, p).reshape({t, h, k}),
            qkv.columns(2 * p, p).reshape({t, h, k}), decay.reshape({t, h, k}), beta, weights.a_log,
-           weights.dt_bias, {h, k, k, c.gate_lower_bound}, kda_sequences(run.step, index), state_out);
+           weights.dt_bias, {h, k, k, c.gate_lower_bound}, run.parts, run.pool.kda_state(index),
+           run.pool.kda_open(index), state_out);
 
   const Tensor normed = run.rows_of(run.workspace.kda_normed);  // [T, P]
   ops::gated_rms_norm(ctx, state_out, weights.out_norm, gate, c.norm_eps, normed);

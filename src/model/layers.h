@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "model/config.h"
-#include "model/step.h"
+#include "model/state.h"
 #include "model/weights.h"
 #include "model/workspace.h"
 #include "ops/context.h"
@@ -28,7 +28,8 @@ struct Taps {
 struct LayerRun {
   const ops::Context& context;
   const Config& config;
-  const Step& step;
+  const tensor::Parts& parts;
+  const StatePool& pool;  // of the sequences
   Workspace& workspace;
   int64_t rows;  // T
   const Taps& taps;

@@ -58,58 +58,33 @@ void absorb_query(const LayerRun& run, const MlaWeights& weights, const Tensor& 
   if (c.qk_rope > 0) ops::copy(run.context, copies);
 }
 
-// Fills `selected` with all positions of rows whose whole context is no longer than the selection.
-void select_all(const Tensor& selected, const Tensor& counts, int64_t row, int64_t position) {
-  int32_t* list = selected.row<int32_t>(row);
-  for (int64_t i = 0; i <= position; ++i) list[i] = static_cast<int32_t>(i);
-  *counts.row<int32_t>(row) = static_cast<int32_t>(position + 1);
-}
-
-// Scores and selects the rows of one sequence, a block of rows at a time so that the score buffer stays bounded.
-void select_rows(const LayerRun& run, const MlaInputs& in, const Tensor& queries, const StepPart& part,
-                 int64_t index) {
-  const Config& c = run.config;
-  Workspace& w = run.workspace;
-  for (int64_t done = 0; done < part.rows;) {
-    const int64_t position = part.sequence->length() + done;
-    const int64_t row = part.row_begin + done;
-    if (position < c.index_topk) {  // every visible token is selected, whatever its score
-      select_all(w.selected, w.selected_count, row, position);
-      ++done;
-      continue;
-    }
-    const int64_t rows = std::min(part.rows - done, w.score_rows);
-    for (int64_t i = 0; i < rows; ++i) {
-      *w.index_lengths.row<int32_t>(i) = static_cast<int32_t>(position + i + 1);
-    }
-    const ops::IndexSequence sequence = {0, rows, position, part.sequence->keys(index)};
-    const Tensor scores = w.index_scores.slice(0, rows);
-    ops::index_score(run.context, queries.slice(row, rows).reshape({rows, c.index_heads, c.index_dim}),
-                     in.index_gates.slice(row, rows), part.sequence->formats().key,
-                     std::span(&sequence, 1), scores);
-    ops::topk(run.context, scores, w.index_lengths.slice(0, rows).reshape({rows}), c.index_topk,
-              w.selected.slice(row, rows), w.selected_count.slice(row, rows).reshape({rows}));
-    done += rows;
-  }
-}
-
-// The lightning indexer: new keys into the cache, then the selected positions of every row.
+// The lightning indexer: new keys into the cache, then the selected positions of every row, a block of rows at a time so that
+// the score buffer stays bounded. A row that sees no more than the selection holds selects everything and is not scored.
 void run_indexer(const LayerRun& run, const MlaWeights& weights, const MlaInputs& in, const Tensor& q_low,
                  int64_t index) {
   const Config& c = run.config;
-  const Tensor keys = run.rows_of(run.workspace.index_key);  // [T, J]
+  Workspace& w = run.workspace;
+  const KeyFormat format = run.pool.layout().formats.key;
+  const tensor::PagePlace places = run.pool.keys(index);
+  const Tensor keys = run.rows_of(w.index_key);  // [T, J]
   ops::layer_norm(run.context, in.index_key, weights.index.key_norm, weights.index.key_bias, kIndexNormEps,
                   keys);
-  std::vector<ops::PageWrite> writes;
-  bool beyond = false;
-  for (const StepPart& p : run.step.parts) {
-    writes.push_back({p.row_begin, p.rows, p.sequence->length(), p.sequence->keys(index)});
-    beyond = beyond || p.sequence->length() + p.rows > c.index_topk;
+  ops::write_keys(run.context, keys, format, run.parts, places);
+
+  // A graph on a GPU serves every length of its sequences.
+  bool beyond = run.context.device == tensor::Device::kCuda;
+  for (const tensor::Part& p : run.parts.host) beyond = beyond || p.position + p.rows > c.index_topk;
+  const Tensor flat = run.rows_of(w.index_q);  // [T, I*J]
+  if (beyond) ops::gemm(run.context, q_low, weights.index.q, flat);
+  const Tensor queries = flat.reshape({run.rows, c.index_heads, c.index_dim});
+  for (int64_t first = 0; first < run.rows; first += w.score_rows) {
+    const Tensor scores = w.index_scores.slice(0, std::min(run.rows - first, w.score_rows));
+    if (beyond) {
+      ops::index_score(run.context, queries, in.index_gates, format, run.parts, places, first, c.index_topk, scores);
+    }
+    ops::topk(run.context, scores, run.parts, first, c.index_topk, run.rows_of(w.selected),
+              run.rows_of(w.selected_count).reshape({run.rows}));
   }
-  ops::write_keys(run.context, keys, run.step.parts[0].sequence->formats().key, writes);
-  const Tensor queries = run.rows_of(run.workspace.index_q);  // [T, I*J]
-  if (beyond) ops::gemm(run.context, q_low, weights.index.q, queries);
-  for (const StepPart& p : run.step.parts) select_rows(run, in, queries, p, index);
 }
 
 }  // namespace
@@ -119,7 +94,8 @@ void mla_layer(const LayerRun& run, const MlaWeights& weights, int64_t index, co
   const ops::Context& ctx = run.context;
   Workspace& w = run.workspace;
   const int64_t t = run.rows;
-  const CacheFormats formats = run.step.parts[0].sequence->formats();
+  const LatentFormat format = run.pool.layout().formats.latent;
+  const tensor::PagePlace places = run.pool.latents(index);
 
   const Tensor packed = run.rows_of(w.mla_in);
   ops::gemm(ctx, run.rows_of(w.normed), weights.in, packed);
@@ -139,13 +115,7 @@ void mla_layer(const LayerRun& run, const MlaWeights& weights, int64_t index, co
   // New latents pass through the cache format before anyone reads them, this step's rows included.
   const Tensor latent = run.rows_of(w.mla_latent);  // [T, C]
   ops::rms_norm(ctx, in.latent, weights.kv_norm, c.lora_norm_eps, latent);
-  std::vector<ops::PageWrite> writes;
-  std::vector<ops::MlaSequence> sequences;
-  for (const StepPart& p : run.step.parts) {
-    writes.push_back({p.row_begin, p.rows, p.sequence->length(), p.sequence->latents(index)});
-    sequences.push_back({p.row_begin, p.rows, p.sequence->length(), p.sequence->latents(index)});
-  }
-  ops::write_latents(ctx, latent, in.rope, formats.latent, writes);
+  ops::write_latents(ctx, latent, in.rope, format, run.parts, places);
 
   ops::Selection selection;
   const bool sparse = c.index_topk > 0;
@@ -157,8 +127,8 @@ void mla_layer(const LayerRun& run, const MlaWeights& weights, int64_t index, co
 
   const Tensor out_latent = run.rows_of(w.mla_out_latent);  // [T, H*C]
   const double scale = 1.0 / std::sqrt(static_cast<double>(c.qk_nope + c.qk_rope));
-  ops::mla(ctx, absorbed.reshape({t, c.heads, c.kv_lora + c.qk_rope}), formats.latent, c.kv_lora, scale,
-           sequences, sparse ? &selection : nullptr, out_latent.reshape({t, c.heads, c.kv_lora}),
+  ops::mla(ctx, absorbed.reshape({t, c.heads, c.kv_lora + c.qk_rope}), format, c.kv_lora, scale, run.parts, places,
+           sparse ? &selection : nullptr, out_latent.reshape({t, c.heads, c.kv_lora}),
            run.rows_of(w.mla_lse));
 
   const Tensor values = run.rows_of(w.mla_out);  // [T, H*v]

@@ -28,7 +28,7 @@ std::vector<Selected> run(const std::string& folder, tensor::Device device, Cach
   Result<Weights> weights = load_weights(context, *config, folder, {});
   if (!weights.ok()) ADD_FAILURE() << weights.error().message;
   const int64_t n = static_cast<int64_t>(ids.size());
-  Result<std::unique_ptr<StatePool>> states = StatePool::for_lengths(*config, device, formats, {n});
+  Result<std::unique_ptr<StatePool>> states = StatePool::for_lengths(*config, context.mover(), formats, {n});
   Result<std::unique_ptr<Decoder>> decoder = Decoder::create(context, *config, *weights, n, n);
   std::vector<Selected> out;
   Taps taps;

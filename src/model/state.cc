@@ -1,7 +1,6 @@
 #include "model/state.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "ops/context.h"
@@ -70,67 +69,36 @@ StateLayout make_state_layout(const Config& config, tensor::Device device, Cache
   return s;
 }
 
-tensor::PageView Sequence::pages(int64_t offset, int64_t token_bytes) const {
-  return {pool_ + offset, layout_->rows.row_bytes, blocks_.data(), layout_->block_tokens(), token_bytes};
-}
-
-tensor::PageView Sequence::latents(int64_t layer) const {
-  return pages(layout_->latent_offset[static_cast<size_t>(layer)], layout_->latent_bytes);
-}
-
-tensor::PageView Sequence::keys(int64_t layer) const {
-  return pages(layout_->key_offset[static_cast<size_t>(layer)], layout_->key_bytes);
-}
-
-void* Sequence::kda_state(int64_t layer) const {
-  const auto i = static_cast<size_t>(layer);
-  const int64_t row = states_[static_cast<size_t>(layout_->state_group[i])];
-  return pool_ + row * layout_->rows.row_bytes + layout_->state_offset[i];
-}
-
-void* Sequence::conv_window(int64_t layer) const {
-  return static_cast<std::byte*>(kda_state(layer)) + layout_->recurrent_bytes;
-}
-
-void* Sequence::kda_open(int64_t layer) const {
-  return slot_ + layer * (layout_->kda_open_bytes + layout_->conv_open_bytes);
-}
-
-void* Sequence::conv_open(int64_t layer) const {
-  return static_cast<std::byte*>(kda_open(layer)) + layout_->kda_open_bytes;
-}
-
 void Sequence::reset() {
   length_ = 0;
-  for (size_t g = 0; g < states_.size(); ++g) {
-    std::memset(pool_ + states_[g] * layout_->rows.row_bytes, 0, static_cast<size_t>(layout_->group_bytes[g]));
-  }
+  for (const int32_t row : states_) pool_->clear_states(row);
 }
 
-Result<std::unique_ptr<StatePool>> StatePool::create(const Config& config, tensor::Device device, CacheFormats formats,
+Result<std::unique_ptr<StatePool>> StatePool::create(const Config& config, const tensor::Mover& mover, CacheFormats formats,
                                                      int64_t rows, int64_t slots) {
   std::unique_ptr<StatePool> pool(new StatePool());
-  pool->layout_ = make_state_layout(config, device, formats);
+  pool->layout_ = make_state_layout(config, mover.device, formats);
+  pool->mover_ = mover;
   pool->rows_ = rows;
   pool->slots_ = slots;
   const int64_t bytes = rows * pool->layout_.rows.row_bytes + slots * pool->layout_.slot_bytes;
   Result<tensor::Arena> memory = tensor::Arena::create(
       static_cast<size_t>(bytes), fmt::format("the cache of {} rows of {} tokens for {} sequence(s)", rows,
-                                              pool->layout_.block_tokens(), slots));
+                                              pool->layout_.block_tokens(), slots), mover.device);
   if (!memory.ok()) return memory.error();
   pool->memory_ = std::move(*memory);
   if (bytes > 0) pool->base_ = pool->memory_.allocate(static_cast<size_t>(bytes));
   return pool;
 }
 
-Result<std::unique_ptr<StatePool>> StatePool::for_lengths(const Config& config, tensor::Device device,
+Result<std::unique_ptr<StatePool>> StatePool::for_lengths(const Config& config, const tensor::Mover& mover,
                                                           CacheFormats formats,
                                                           const std::vector<int64_t>& tokens_max) {
-  const StateLayout layout = make_state_layout(config, device, formats);
+  const StateLayout layout = make_state_layout(config, mover.device, formats);
   int64_t rows = 0;
   for (const int64_t t : tokens_max) rows += cache::rows_of_request(layout.rows, t);
   Result<std::unique_ptr<StatePool>> created =
-      create(config, device, formats, rows, static_cast<int64_t>(tokens_max.size()));
+      create(config, mover, formats, rows, static_cast<int64_t>(tokens_max.size()));
   if (!created.ok()) return created.error();
   StatePool& pool = **created;
   int32_t next = 0;
@@ -157,29 +125,60 @@ Sequence StatePool::bind(std::span<const int32_t> blocks, std::span<const int32_
   CHECK_EQ(static_cast<int64_t>(states.size()), layout_.state_groups);
   Sequence s;
   s.layout_ = &layout_;
-  s.pool_ = base_;
-  s.slot_ = base_ + rows_ * layout_.rows.row_bytes + slot * layout_.slot_bytes;
+  s.pool_ = this;
+  s.slot_ = slot;
   s.blocks_ = blocks;
   s.states_ = states;
   s.length_ = length;
   return s;
 }
 
+tensor::PagePlace StatePool::latents(int64_t layer) const {
+  const int64_t offset = layout_.latent_offset[static_cast<size_t>(layer)];
+  return {base_ + offset, layout_.rows.row_bytes, layout_.block_tokens(), layout_.latent_bytes};
+}
+
+tensor::PagePlace StatePool::keys(int64_t layer) const {
+  const int64_t offset = layout_.key_offset[static_cast<size_t>(layer)];
+  return {base_ + offset, layout_.rows.row_bytes, layout_.block_tokens(), layout_.key_bytes};
+}
+
+tensor::StatePlace StatePool::kda_state(int64_t layer) const {
+  const auto i = static_cast<size_t>(layer);
+  return {base_ + layout_.state_offset[i], layout_.rows.row_bytes, layout_.state_group[i]};
+}
+
+tensor::StatePlace StatePool::conv_window(int64_t layer) const {
+  tensor::StatePlace place = kda_state(layer);
+  place.base += layout_.recurrent_bytes;
+  return place;
+}
+
+tensor::SlotPlace StatePool::kda_open(int64_t layer) const {
+  return {slots_base() + layer * (layout_.kda_open_bytes + layout_.conv_open_bytes), layout_.slot_bytes};
+}
+
+tensor::SlotPlace StatePool::conv_open(int64_t layer) const {
+  tensor::SlotPlace place = kda_open(layer);
+  place.base += layout_.kda_open_bytes;
+  return place;
+}
+
 // Every state row is as long as its group's states; the longest group bounds them all.
 void StatePool::clear_states(int32_t i) {
   const int64_t bytes = *std::max_element(layout_.group_bytes.begin(), layout_.group_bytes.end());
-  std::memset(row(i), 0, static_cast<size_t>(bytes));
+  mover_.zero(row(i), static_cast<size_t>(bytes));
 }
 
 void StatePool::copy_states(int32_t from, int32_t to) {
   const int64_t bytes = *std::max_element(layout_.group_bytes.begin(), layout_.group_bytes.end());
-  std::memcpy(row(to), row(from), static_cast<size_t>(bytes));
+  mover_.copy(row(to), row(from), static_cast<size_t>(bytes));
 }
 
 void StatePool::copy_tokens(int32_t from, int32_t to, int64_t tokens) {
   const int64_t whole = (tokens + tensor::kPageTokens - 1) / tensor::kPageTokens * tensor::kPageTokens;
   const auto copy = [&](int64_t offset, int64_t token_bytes) {
-    std::memcpy(row(to) + offset, row(from) + offset, static_cast<size_t>(whole * token_bytes));
+    mover_.copy(row(to) + offset, row(from) + offset, static_cast<size_t>(whole * token_bytes));
   };
   for (size_t l = 0; l < layout_.latent_offset.size(); ++l) {
     copy(layout_.latent_offset[l], layout_.latent_bytes);

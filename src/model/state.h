@@ -21,7 +21,8 @@
 #include "num/records.h"
 #include "ops/kda/kda.h"
 #include "tensor/arena.h"
-#include "tensor/page_view.h"
+#include "tensor/mover.h"
+#include "tensor/parts.h"
 
 namespace perigee::model {
 
@@ -58,6 +59,8 @@ struct StateLayout {
 std::vector<cache::LayerSpec> layer_specs(const Config& config, tensor::Device device, CacheFormats formats);
 StateLayout make_state_layout(const Config& config, tensor::Device device, CacheFormats formats);
 
+class StatePool;
+
 // One sequence. `length` tokens have been through the model; the next step appends after them.
 class Sequence {
  public:
@@ -66,24 +69,23 @@ class Sequence {
   int64_t tokens_max() const { return static_cast<int64_t>(blocks_.size()) * layout_->block_tokens(); }
   CacheFormats formats() const { return layout_->formats; }
 
-  // `layer` counts MLA (KDA) layers only.
-  tensor::PageView latents(int64_t layer) const;
-  tensor::PageView keys(int64_t layer) const;
-  void* kda_state(int64_t layer) const;
-  void* kda_open(int64_t layer) const;
-  void* conv_window(int64_t layer) const;
-  void* conv_open(int64_t layer) const;
+  std::span<const int32_t> blocks() const { return blocks_; }
+  std::span<const int32_t> states() const { return states_; }
+  const StatePool& pool() const { return *pool_; }
+  // Its next `rows` tokens as rows [row_begin, row_begin + rows) of a step.
+  tensor::Part part(int64_t row_begin, int64_t rows) const {
+    return {row_begin, rows, length_, blocks_.data(), states_.data(), slot_};
+  }
 
   // Forgets all tokens.
   void reset();
 
  private:
   friend class StatePool;
-  tensor::PageView pages(int64_t offset, int64_t token_bytes) const;
 
   const StateLayout* layout_ = nullptr;
-  std::byte* pool_ = nullptr;
-  std::byte* slot_ = nullptr;
+  StatePool* pool_ = nullptr;
+  int64_t slot_ = 0;
   std::span<const int32_t> blocks_;  // attention row of each block
   std::span<const int32_t> states_;  // state row of each group
   int64_t length_ = 0;
@@ -92,10 +94,10 @@ class Sequence {
 class StatePool {
  public:
   // `rows` rows, all zero, and room for the open chunks of `slots` sequences.
-  static Result<std::unique_ptr<StatePool>> create(const Config& config, tensor::Device device, CacheFormats formats,
+  static Result<std::unique_ptr<StatePool>> create(const Config& config, const tensor::Mover& mover, CacheFormats formats,
                                                    int64_t rows, int64_t slots);
   // Room for sequences of the given greatest lengths, all at once; sequence(i) is the i-th.
-  static Result<std::unique_ptr<StatePool>> for_lengths(const Config& config, tensor::Device device,
+  static Result<std::unique_ptr<StatePool>> for_lengths(const Config& config, const tensor::Mover& mover,
                                                         CacheFormats formats, const std::vector<int64_t>& tokens_max);
 
   const StateLayout& layout() const { return layout_; }
@@ -105,6 +107,14 @@ class StatePool {
 
   // A sequence of `length` tokens over rows that somebody else manages; the spans must outlive its use.
   Sequence bind(std::span<const int32_t> blocks, std::span<const int32_t> states, int64_t slot, int64_t length);
+
+  // Where a layer finds what it remembers; `layer` counts MLA (KDA) layers only.
+  tensor::PagePlace latents(int64_t layer) const;
+  tensor::PagePlace keys(int64_t layer) const;
+  tensor::StatePlace kda_state(int64_t layer) const;
+  tensor::StatePlace conv_window(int64_t layer) const;
+  tensor::SlotPlace kda_open(int64_t layer) const;
+  tensor::SlotPlace conv_open(int64_t layer) const;
 
   void clear_states(int32_t row);
   void copy_states(int32_t from, int32_t to);
@@ -121,7 +131,10 @@ class StatePool {
   StatePool() = default;
   std::byte* row(int32_t i);
 
+  std::byte* slots_base() const { return base_ + rows_ * layout_.rows.row_bytes; }
+
   StateLayout layout_;
+  tensor::Mover mover_;
   tensor::Arena memory_;
   std::byte* base_ = nullptr;
   int64_t rows_ = 0;

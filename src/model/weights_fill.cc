@@ -50,7 +50,7 @@ class Filler {
          Weights& weights)
       : device_(device), config_(config), items_(items), weights_(weights) {}
 
-  void run(const Job& job, Scratch& scratch) const {
+  Status run(const Job& job, Scratch& scratch) const {
     const WeightItem& item = items_[static_cast<size_t>(job.item)];
     switch (item.row->pack) {
       case Pack::kVector:
@@ -60,8 +60,7 @@ class Filler {
         matrix(item, job, scratch);
         break;
       case Pack::kCodes:
-        codes(item, companion(job), job, scratch);
-        break;
+        return codes(item, companion(job), job, scratch);
       case Pack::kHeadMatrices:
         heads(item, job, scratch);
         break;
@@ -73,6 +72,7 @@ class Filler {
       case Pack::kNone:
         CHECK(false);
     }
+    return {};
   }
 
   // Bytes of the file that one row (one head) of an item stands for, and its number of rows (heads).
@@ -171,8 +171,8 @@ class Filler {
   // Rows [row, row + count) of a dense matrix.
   void put(const Weight& to, const bf16* rows, int64_t count, int64_t row) const {
     void* data = const_cast<void*>(to.data);
-    if (device_ == Device::kCpu) {
-      ops::gemm_pack_rows(rows, count, to.k, to.k, data, to.n, row);
+    if (device_ != Device::kReference) {
+      ops::gemm_pack_rows(to.layout, rows, count, to.k, to.k, data, to.n, row);
     } else {
       std::memcpy(static_cast<bf16*>(data) + row * to.k, rows,
                   static_cast<size_t>(count * to.k) * 2);
@@ -186,8 +186,8 @@ class Filler {
         job.count, row.row_offset + job.begin);
   }
 
-  void codes(const WeightItem& item, const WeightItem& scale_item, const Job& job,
-             Scratch& scratch) const {
+  Status codes(const WeightItem& item, const WeightItem& scale_item, const Job& job,
+               Scratch& scratch) const {
     const TensorRow& row = *item.row;
     const int64_t code_width = row.k / 2, scale_width = row.k / kMxfp4Group;
     const uint8_t* in = nullptr;
@@ -205,14 +205,20 @@ class Filler {
     }
     const Weight& to = row.matrix(weights_, row.layer, item.expert);
     const int64_t first = row.row_offset + job.begin;
-    if (device_ == Device::kCpu) {
-      ops::moe_pack_mxfp4(in, scales, job.count, row.k, const_cast<void*>(to.data), to.n, first);
+    if (!ops::moe_packable(to.layout, scales, job.count * scale_width)) {
+      return invalid_argument("{}: {} has block scales above 2 (or NaN), which the GPU's expert products do not hold; "
+                              "use --device cpu",
+                              scale_item.file->path(), scale_item.tensor->name);
+    }
+    if (device_ != Device::kReference) {
+      ops::moe_pack_mxfp4(to.layout, in, scales, job.count, row.k, const_cast<void*>(to.data), to.n, first);
     } else {
       uint8_t* out = static_cast<uint8_t*>(const_cast<void*>(to.data));
       std::memcpy(out + first * code_width, in, static_cast<size_t>(job.count * code_width));
       std::memcpy(const_cast<uint8_t*>(to.scales) + first * scale_width, scales,
                   static_cast<size_t>(job.count * scale_width));
     }
+    return {};
   }
 
   // Per head the file has qk_nope key rows, then v_head value rows, each C wide.
@@ -287,10 +293,10 @@ class Residency {
 
 }  // namespace
 
-void fill_weights(const ops::Context& context, const Config& config,
-                  const std::vector<WeightItem>& items, const Placement& placement,
-                  Weights& weights,
-                  const std::function<void(size_t done, size_t total)>& progress) {
+Status fill_weights(const ops::Context& context, const Config& config,
+                    const std::vector<WeightItem>& items, const Placement& placement,
+                    Weights& weights,
+                    const std::function<void(size_t done, size_t total)>& progress) {
   const Filler filler(context.device, config, items, weights);
   Residency residency;
   std::vector<Job> jobs;
@@ -317,10 +323,14 @@ void fill_weights(const ops::Context& context, const Config& config,
   });
   std::mutex mutex;
   size_t done = 0;
+  Status failed;
   ops::for_each_item(context.pool, static_cast<int64_t>(jobs.size()), [&](int64_t j) {
     thread_local Scratch scratch;
     const Job& job = jobs[static_cast<size_t>(j)];
-    filler.run(job, scratch);
+    if (Status s = filler.run(job, scratch); !s.ok()) {
+      const std::lock_guard lock(mutex);
+      if (failed.ok()) failed = std::move(s);
+    }
     filler.sources(job, [&](const WeightItem& item, size_t from, size_t to) {
       residency.done(item, from, to);
     });
@@ -329,6 +339,7 @@ void fill_weights(const ops::Context& context, const Config& config,
     done += static_cast<size_t>(job.count * filler.row_bytes(items[static_cast<size_t>(job.item)]));
     progress(done, total);
   });
+  return failed;
 }
 
 }  // namespace perigee::model

@@ -13,6 +13,16 @@ using tensor::Device;
 using tensor::DType;
 using tensor::WeightLayout;
 
+WeightLayout dense_layout(Device device) {
+  switch (device) {
+    case Device::kReference: return WeightLayout::kRowMajorBf16;
+    case Device::kCpu: return WeightLayout::kTiledBf16;
+    case Device::kCuda: return WeightLayout::kFragmentBf16;
+  }
+  CHECK(false);
+  return WeightLayout::kRowMajorBf16;
+}
+
 DType memory_dtype(FileDType t) {
   return t == FileDType::kF32 ? DType::kF32 : DType::kBF16;
 }
@@ -87,11 +97,10 @@ class Placer {
   }
 
   Weight dense(int64_t n, int64_t k, const void* data) const {
-    return {device_ == Device::kCpu ? WeightLayout::kTiledBf16 : WeightLayout::kRowMajorBf16, n, k,
-            data, nullptr};
+    return {dense_layout(device_), n, k, data, nullptr};
   }
   int64_t dense_bytes(int64_t n, int64_t k) const {
-    return device_ == Device::kCpu ? ops::gemm_packed_bytes(n, k) : n * k * 2;
+    return device_ == Device::kReference ? n * k * 2 : ops::gemm_packed_bytes(dense_layout(device_), n, k);
   }
 
   bool matrix(const WeightItem& item) {
@@ -109,8 +118,9 @@ class Placer {
     if (row.row_offset != 0) return false;
     Weight& to = row.matrix(weights_, row.layer, item.expert);
     const int64_t n = row.rows_total, k = row.k;
-    if (device_ == Device::kCpu) {
-      to = {WeightLayout::kTiledMxfp4, n, k, take(ops::moe_packed_bytes(n, k)), nullptr};
+    if (device_ != Device::kReference) {
+      const WeightLayout layout = device_ == Device::kCpu ? WeightLayout::kTiledMxfp4 : WeightLayout::kFragmentMxfp4;
+      to = {layout, n, k, take(ops::moe_packed_bytes(layout, n, k)), nullptr};
       return false;
     }
     const bool map = in_map(item, 1) && in_map(scales, 1);

@@ -9,6 +9,7 @@ using tensor::DType;
 
 // Index scores of a block of rows: as many rows as fit, so that a long context costs bounded memory.
 constexpr int64_t kScoreBytes = int64_t{32} << 20;
+constexpr int64_t kScoreBytesGpu = int64_t{512} << 20;
 
 struct Piece {
   Tensor* tensor;
@@ -22,6 +23,7 @@ int64_t kda_gate_width(const Config& c) { return c.full_rank_gate ? c.kda_width(
 std::vector<Piece> pieces(const Config& c, tensor::Device device, Workspace* w) {
   const DType act = ops::activation_dtype(device);
   const DType real = ops::real_dtype(device);
+  const DType hidden = device == tensor::Device::kCuda ? real : act;  // a GPU does not round before the activation
   const int64_t t = w->rows_max;
   const int64_t p = c.count(LayerKind::kKda) > 0 ? c.kda_width() : 0;
   const int64_t k = p > 0 ? c.kda_head_dim : 0;
@@ -55,10 +57,9 @@ std::vector<Piece> pieces(const Config& c, tensor::Device device, Workspace* w) 
       {&w->mla_lse, real, t, h},
       {&w->index_q, act, t, c.index_heads * c.index_dim},
       {&w->index_key, act, t, c.index_dim},
-      {&w->index_lengths, DType::kI32, w->score_rows, 1},
       {&w->selected, DType::kI32, t, c.index_topk},
       {&w->selected_count, DType::kI32, t, 1},
-      {&w->ffn_hidden, act, t, 2 * ffn},
+      {&w->ffn_hidden, hidden, t, 2 * ffn},
       {&w->ffn_act, act, t, ffn},
       {&w->router_logits, real, t, c.experts},
       {&w->expert_ids, DType::kI32, t, c.active_experts},
@@ -67,12 +68,11 @@ std::vector<Piece> pieces(const Config& c, tensor::Device device, Workspace* w) 
       {&w->expert_source, DType::kI32, slots, 1},
       {&w->expert_place, DType::kI32, t, c.active_experts},
       {&w->latent_in, act, t, c.expert_latent},
-      {&w->expert_hidden, act, slots, 2 * c.expert_width},
+      {&w->expert_hidden, hidden, slots, 2 * c.expert_width},
       {&w->expert_act, act, slots, c.expert_width},
       {&w->expert_out, real, slots, z},
       {&w->combined, act, t, z},
       {&w->combined_normed, act, t, c.expert_latent},
-      {&w->ids, DType::kI32, t, 1},
   };
   for (Tensor& r : w->residual) all.push_back({&r, act, t, c.hidden});
   return all;
@@ -88,7 +88,7 @@ std::vector<Piece> plan(const Config& config, tensor::Device device, int64_t row
   const DType act = ops::activation_dtype(device);
   const int64_t score_bytes = context_max * tensor::dtype_bytes(act);
   if (config.index_topk > 0 && context_max > 0) {
-    w->score_rows = std::clamp<int64_t>(kScoreBytes / score_bytes, 1, rows_max);
+    w->score_rows = std::clamp<int64_t>((device == tensor::Device::kCuda ? kScoreBytesGpu : kScoreBytes) / score_bytes, 1, rows_max);
   }
   std::vector<Piece> all = pieces(config, device, w);
   all.push_back({&w->index_scores, act, w->score_rows, context_max});
@@ -115,7 +115,7 @@ Result<Workspace> Workspace::create(const Config& config, tensor::Device device,
   Workspace w;
   const std::vector<Piece> all = plan(config, device, rows_max, context_max, &w);
   Result<tensor::Arena> arena = tensor::Arena::create(
-      bytes_of(all), fmt::format("the workspace for steps of {} tokens (--max-num-batched-tokens)", rows_max));
+      bytes_of(all), fmt::format("the workspace for steps of {} tokens (--max-num-batched-tokens)", rows_max), device);
   if (!arena.ok()) return arena.error();
   w.arena = std::move(*arena);
   for (const Piece& p : all) {

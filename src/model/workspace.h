@@ -31,21 +31,20 @@ struct Workspace {
   Tensor mla_lse;                                                                          // real, H
   Tensor index_q, index_key;                                                               // act
   Tensor index_scores;   // act, [rows of a block, longest context]
-  Tensor index_lengths;  // i32, [rows of a block]
   Tensor selected;       // i32, [T, X]
   Tensor selected_count; // i32, [T]
 
-  Tensor ffn_hidden, ffn_act;                       // act: dense and shared feed-forward
+  Tensor ffn_hidden;                                // real on a GPU, act elsewhere: dense and shared gate and up
+  Tensor ffn_act;                                   // act
   Tensor router_logits;                             // real, E
   Tensor expert_ids;                                // i32, A
   Tensor expert_weights;                            // real, A
   Tensor expert_offsets, expert_source, expert_place;  // i32: [E+1], [T*A], [T, A]
   Tensor latent_in;                                 // act, Z
-  Tensor expert_hidden, expert_act;                 // act: [T*A, 2F], [T*A, F]
+  Tensor expert_hidden;                             // [T*A, 2F], as ffn_hidden
+  Tensor expert_act;                                // act: [T*A, F]
   Tensor expert_out;                                // real: [T*A, Z]
   Tensor combined, combined_normed;                 // act, Z
-
-  Tensor ids;  // i32, [T]
 
   int64_t rows_max = 0;
   int64_t score_rows = 0;  // rows of index_scores

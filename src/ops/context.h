@@ -9,6 +9,7 @@
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "num/isa.h"
+#include "tensor/mover.h"
 #include "tensor/tensor.h"
 
 namespace perigee::ops {
@@ -19,6 +20,8 @@ struct Context {
   Isa isa = Isa::kGeneric;
   bool amx = false;  // matrix tiles for products of several rows; the bits are those of the vector code
   void* stream = nullptr;  // kCuda: where the work goes, a cudaStream_t
+
+  tensor::Mover mover() const { return {device, stream}; }
 };
 
 // Whether operations have device code in this build.

@@ -14,9 +14,17 @@ constexpr size_t kSmallPage = 4096;
 
 }  // namespace
 
-Result<Arena> Arena::create(size_t bytes, const std::string& what) {
+Result<Arena> Arena::create(size_t bytes, const std::string& what, Device device) {
   Arena arena;
   if (bytes == 0) return arena;
+  if (device == Device::kCuda) {
+    Result<GpuArena> gpu = GpuArena::create(aligned(bytes), what);
+    if (!gpu.ok()) return gpu.error();
+    arena.gpu_ = std::move(*gpu);
+    arena.data_ = arena.gpu_.data();
+    arena.capacity_ = aligned(bytes);
+    return arena;
+  }
   const size_t free = available_memory();
   if (bytes > free) {
     return resource_exhausted("{} needs {:.2f} GiB, {:.2f} GiB are free on this machine", what,
@@ -41,11 +49,12 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(capacity_, other.capacity_);
   std::swap(used_, other.used_);
   std::swap(frozen_, other.frozen_);
+  std::swap(gpu_, other.gpu_);
   return *this;
 }
 
 Arena::~Arena() {
-  if (data_ != nullptr) ::munmap(data_, capacity_);
+  if (data_ != nullptr && gpu_.data() == nullptr) ::munmap(data_, capacity_);
 }
 
 std::byte* Arena::allocate(size_t bytes) {
@@ -63,7 +72,7 @@ Tensor Arena::tensor(DType dtype, std::initializer_list<int64_t> dims) {
 }
 
 void Arena::prefault() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || gpu_.data() != nullptr) return;
 #if defined(MADV_POPULATE_WRITE)
   if (::madvise(data_, capacity_, MADV_POPULATE_WRITE) == 0) return;
 #endif

@@ -1,4 +1,5 @@
-// What    One growing block of zeroed, huge-page-friendly host memory that hands out aligned pieces and can be frozen.
+// What    One growing block of zeroed memory, of the host (huge-page-friendly) or of a GPU, that hands out aligned pieces and can be
+//         frozen.
 // Owner   tensor.
 // Threads One writer; pieces may be used from any thread.
 // Errors  Result when the system has no memory; allocation after freeze() is a bug.
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "tensor/gpu.h"
 #include "tensor/tensor.h"
 
 namespace perigee::tensor {
@@ -19,8 +21,8 @@ constexpr size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlig
 
 class Arena {
  public:
-  // Reserves `bytes` at once; `what` names the purpose in messages ("weights", "workspace").
-  static Result<Arena> create(size_t bytes, const std::string& what);
+  // Reserves `bytes` at once where `device` computes; `what` names the purpose in messages ("weights", "workspace").
+  static Result<Arena> create(size_t bytes, const std::string& what, Device device = Device::kCpu);
   Arena() = default;
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
@@ -32,11 +34,12 @@ class Arena {
   Tensor tensor(DType dtype, std::initializer_list<int64_t> dims);
 
   // Has the system hand over all of the memory now, where it otherwise does so page by page at the first touch, which can take
-  // milliseconds each.
+  // milliseconds each. A GPU's memory is there from the start.
   void prefault();
 
   // Makes the rest of the arena unusable and returns the bytes in use.
   size_t freeze();
+  std::byte* data() const { return data_; }
   size_t used() const { return used_; }
   size_t capacity() const { return capacity_; }
 
@@ -45,6 +48,7 @@ class Arena {
   size_t capacity_ = 0;
   size_t used_ = 0;
   bool frozen_ = false;
+  GpuArena gpu_;  // holds the memory if it is a GPU's
 };
 
 }  // namespace perigee::tensor

@@ -102,6 +102,11 @@ class GpuStream {
   void* handle_ = nullptr;
 };
 
+// The same on a stream that somebody else owns, between any two places.
+void gpu_copy(void* stream, void* to, const void* from, size_t bytes);
+void gpu_zero(void* stream, void* to, size_t bytes);
+void gpu_wait(void* stream, const char* what);
+
 // Waits for all streams; `what` is named if something failed.
 void wait_for_gpu(const char* what);
 

@@ -176,6 +176,16 @@ void GpuStream::fill_zero(void* to, size_t bytes) {
 
 void GpuStream::wait(const char* what) { must(cudaStreamSynchronize(static_cast<cudaStream_t>(handle_)), what); }
 
+void gpu_copy(void* stream, void* to, const void* from, size_t bytes) {
+  must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)), "a copy");
+}
+
+void gpu_zero(void* stream, void* to, size_t bytes) {
+  must(cudaMemsetAsync(to, 0, bytes, static_cast<cudaStream_t>(stream)), "clearing memory");
+}
+
+void gpu_wait(void* stream, const char* what) { must(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), what); }
+
 void wait_for_gpu(const char* what) { must(cudaDeviceSynchronize(), what); }
 
 }  // namespace perigee::tensor

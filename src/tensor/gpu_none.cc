@@ -33,6 +33,9 @@ void GpuStream::to_gpu(void*, const void*, size_t) { CHECK(false); }
 void GpuStream::to_host(void*, const void*, size_t) { CHECK(false); }
 void GpuStream::fill_zero(void*, size_t) { CHECK(false); }
 void GpuStream::wait(const char*) { CHECK(false); }
+void gpu_copy(void*, void*, const void*, size_t) { CHECK(false); }
+void gpu_zero(void*, void*, size_t) { CHECK(false); }
+void gpu_wait(void*, const char*) { CHECK(false); }
 void wait_for_gpu(const char*) { CHECK(false); }
 
 }  // namespace perigee::tensor
