@@ -33,7 +33,7 @@ Result<tensor::Device> device_of(const std::string& name) {
   if (name == "cuda") {
     const Result<tensor::GpuInfo> gpu = tensor::open_gpu(0);
     if (!gpu.ok()) return invalid_argument("--device cuda: {}", gpu.error().message);
-    return invalid_argument("--device cuda: {} is here, but no operation runs on it yet; use cpu or reference", gpu->name);
+    return tensor::Device::kCuda;
   }
   return invalid_argument("--device is '{}'; use cpu, cuda or reference", name);
 }

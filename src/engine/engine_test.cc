@@ -8,55 +8,27 @@
 
 #include "base/file.h"
 #include "base/rng.h"
+#include "engine/test_shapes.h"
 
 namespace perigee::engine {
 namespace {
 
-struct Shape {
-  const char* name;
-  const char* config;
-};
-
-// Small on purpose, with widths that are no multiple of a vector and a selection that is at work from token 24 on.
-const Shape kShapes[] = {
-    {"k31", R"({"architectures":["KimiK3ForConditionalGeneration"],"model_type":"kimi_k3","text_config":{
-      "model_type":"kimi_linear","hidden_size":72,"num_hidden_layers":5,"vocab_size":300,"intermediate_size":96,
-      "num_attention_heads":3,"num_key_value_heads":3,"q_lora_rank":40,"kv_lora_rank":48,"qk_nope_head_dim":24,
-      "qk_rope_head_dim":8,"v_head_dim":20,"mla_use_nope":true,"mla_use_output_gate":true,"hidden_act":"situ",
-      "activation_situ_beta":4.0,"activation_situ_linear_beta":25.0,"attn_res_block_size":2,"rms_norm_eps":1e-5,
-      "first_k_dense_replace":1,"moe_layer_freq":1,"num_experts":7,"num_experts_per_token":3,"num_shared_experts":1,
-      "moe_intermediate_size":64,"routed_expert_hidden_size":32,"latent_moe_use_norm":true,
-      "moe_router_activation_func":"sigmoid","moe_renormalize":true,"routed_scaling_factor":1.0,"num_expert_group":1,
-      "topk_group":1,"topk_method":"noaux_tc","use_grouped_topk":true,"max_position_embeddings":4096,
-      "num_nextn_predict_layers":0,"tie_word_embeddings":false,"bos_token_id":290,"eos_token_id":291,
-      "pad_token_id":299,"index_topk":24,"index_n_heads":3,"index_head_dim":32,
-      "linear_attn_config":{"num_heads":3,"head_dim":20,"short_conv_kernel_size":4,"use_full_rank_gate":true,
-      "gate_lower_bound":-5.0,"full_attn_layers":[3,5],"kda_layers":[1,2,4]},
-      "quantization_config":{"quant_method":"compressed-tensors","format":"mxfp4-pack-quantized"}}})"},
-    {"linear", R"({"architectures":["KimiLinearForCausalLM"],"model_type":"kimi_linear","hidden_size":64,
-      "num_hidden_layers":4,"vocab_size":200,"intermediate_size":80,"num_attention_heads":2,"num_key_value_heads":2,
-      "q_lora_rank":null,"kv_lora_rank":32,"qk_nope_head_dim":16,"qk_rope_head_dim":8,"v_head_dim":16,
-      "mla_use_nope":true,"hidden_act":"silu","rms_norm_eps":1e-5,"first_k_dense_replace":1,"moe_layer_freq":1,
-      "num_experts":5,"num_experts_per_token":2,"num_shared_experts":1,"moe_intermediate_size":40,
-      "moe_router_activation_func":"sigmoid","moe_renormalize":true,"routed_scaling_factor":2.446,
-      "num_expert_group":1,"topk_group":1,"use_grouped_topk":true,"max_position_embeddings":4096,
-      "tie_word_embeddings":false,"bos_token_id":190,"eos_token_id":191,"pad_token_id":199,
-      "linear_attn_config":{"num_heads":2,"head_dim":24,"short_conv_kernel_size":4,"full_attn_layers":[2,4],
-      "kda_layers":[1,3]}})"},
-};
-
 class EngineBits : public ::testing::TestWithParam<Shape> {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / (std::string("perigee_engine_test_") + GetParam().name);
+    folder_ = std::filesystem::temp_directory_path() / ("perigee_engine_test_" + GetParam().name);
     std::filesystem::create_directories(folder_);
     ASSERT_TRUE(write_file(folder_ / "config.json", GetParam().config).ok());
+    if (GetParam().device != tensor::Device::kCuda) return;
+    const Result<tensor::GpuInfo> gpu = tensor::open_gpu(0);
+    if (!gpu.ok()) GTEST_SKIP() << gpu.error().message;
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::unique_ptr<Engine> open(int64_t batched, int threads = 2, const std::string& isa = "auto") {
     EngineOptions o;
     o.model = folder_;
+    o.device = GetParam().device;
     o.batched_tokens = batched;
     o.threads = threads;
     o.isa = isa;
@@ -182,8 +154,8 @@ TEST_P(EngineBits, RefusesWhatDoesNotFit) {
   EXPECT_FALSE(engine->check_ids(fine, INT64_MAX, "--ids").ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, EngineBits, ::testing::ValuesIn(kShapes),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Kinds, EngineBits, ::testing::ValuesIn(test_shapes()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace perigee::engine

@@ -1,5 +1,7 @@
 #include "model/decoder.h"
 
+#include <algorithm>
+
 #include "ops/act/act.h"
 #include "ops/attn_res/attn_res.h"
 #include "ops/embed/embed.h"
@@ -8,6 +10,8 @@
 
 namespace perigee::model {
 namespace {
+
+constexpr int64_t kGraphRows = 512;  // a graph for each size up to this
 
 // The residual stream. With block attention residuals, `live` is the accumulator since the last block boundary and the
 // bank holds the accumulators of earlier blocks (the first one is the embedding); a sub-layer reads a softmax-weighted
@@ -71,11 +75,35 @@ Tensor Decoder::forward(const Step& step) {
   const Status filled = tables_.fill(step);
   CHECK(filled.ok());
   const LayerRun run = {context_, config_, tables_.parts(), step.parts[0].sequence->pool(), workspace_, t, taps_};
+  if (!launch_graph(step, run)) run_layers(run, tables_.ids());
+  for (const StepPart& p : step.parts) p.sequence->advance(p.rows);
+  return run.rows_of(workspace_.normed);
+}
+
+// Steps of one token a sequence come again and again, and a launch costs as much as a small kernel.
+bool Decoder::launch_graph(const Step& step, const LayerRun& run) {
+  const bool decode = static_cast<int64_t>(step.parts.size()) == run.rows && run.rows <= kGraphRows;
+  const bool watched = taps_.after_layer || taps_.selected;
+  if (context_.device != tensor::Device::kCuda || !graphs_wanted_ || !decode || watched) return false;
+  const void* const reads[2] = {&run.pool, tables_.parts().device};
+  if (!std::equal(reads, reads + 2, graphs_of_)) graphs_.clear();
+  std::copy(reads, reads + 2, graphs_of_);
+  // The first step of a size runs as it is: it also loads the kernels, which recording must not do.
+  const auto [found, first] = graphs_.try_emplace(run.rows);
+  if (first) return false;
+  if (found->second.empty()) {
+    found->second = tensor::GpuGraph::record(context_.stream, [&] { run_layers(run, tables_.ids()); });
+  }
+  found->second.launch(context_.stream);
+  return true;
+}
+
+void Decoder::run_layers(const LayerRun& run, const Tensor& ids) const {
   const Tensor normed = run.rows_of(workspace_.normed);
   const bool mixing = config_.attn_res_block > 0;
 
   Residual residual(run, mixing);
-  ops::embed(context_, tables_.ids(), weights_.embed, residual.live());
+  ops::embed(context_, ids, weights_.embed, residual.live());
   int64_t kda_index = 0;
   int64_t mla_index = 0;
   for (int64_t l = 0; l < config_.layers; ++l) {
@@ -102,9 +130,6 @@ Tensor Decoder::forward(const Step& step) {
     if (taps_.after_layer) taps_.after_layer(l, residual.live());
   }
   ops::rms_norm(context_, residual.read(weights_.final_res), weights_.final_norm, config_.norm_eps, normed);
-
-  for (const StepPart& p : step.parts) p.sequence->advance(p.rows);
-  return normed;
 }
 
 void Decoder::logits(const Tensor& hidden, const Tensor& out) const {

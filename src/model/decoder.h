@@ -1,10 +1,11 @@
 // What    The forward pass: tokens of several sequences in, final hidden rows out, logits on request.
 // Owner   model. The one forward pass that prefill, decode, scoring and training share.
-// Threads One step at a time.
+// Threads One step at a time. On a GPU forward() returns before the work is done; what follows in the stream sees its results.
 // Errors  create() returns a Result when memory is refused; a bad step is a bug.
 // Source  Block attention residuals, KDA, gated MLA and latent experts as in the Kimi K3 release; docs/numerics.md.
 #pragma once
 
+#include <map>
 #include <memory>
 
 #include "model/layers.h"
@@ -31,6 +32,10 @@ class Decoder {
   // Looks inside following passes; empty functions are not called.
   void set_taps(Taps taps) { taps_ = std::move(taps); }
 
+  // On a GPU, whether steps of one token a sequence are recorded once per size and launched as a whole (the default). The bits
+  // are the same.
+  void use_graphs(bool use) { graphs_wanted_ = use; }
+
   const Config& config() const { return config_; }
   const ops::Context& context() const { return context_; }
   size_t workspace_bytes() const { return workspace_.arena.capacity(); }
@@ -39,12 +44,18 @@ class Decoder {
   Decoder(const ops::Context& context, const Config& config, const Weights& weights)
       : context_(context), config_(config), weights_(weights), tables_(context) {}
 
+  void run_layers(const LayerRun& run, const Tensor& ids) const;
+  bool launch_graph(const Step& step, const LayerRun& run);
+
   ops::Context context_;
   const Config& config_;
   const Weights& weights_;
   StepTables tables_;
   Workspace workspace_;
   Taps taps_;
+  bool graphs_wanted_ = true;
+  std::map<int64_t, tensor::GpuGraph> graphs_;  // by rows of the step
+  const void* graphs_of_[2] = {nullptr, nullptr};  // the pool and the step tables that they read
 };
 
 }  // namespace perigee::model

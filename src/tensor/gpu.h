@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 #include "base/result.h"
@@ -100,6 +101,25 @@ class GpuStream {
 
  private:
   void* handle_ = nullptr;
+};
+
+// Work recorded once and launched as a whole many times.
+class GpuGraph {
+ public:
+  // Records what `work` gives to the stream, which runs none of it.
+  static GpuGraph record(void* stream, const std::function<void()>& work);
+  GpuGraph() = default;
+  GpuGraph(GpuGraph&& other) noexcept;
+  GpuGraph& operator=(GpuGraph&& other) noexcept;
+  GpuGraph(const GpuGraph&) = delete;
+  GpuGraph& operator=(const GpuGraph&) = delete;
+  ~GpuGraph();
+
+  bool empty() const { return handle_ == nullptr; }
+  void launch(void* stream) const;
+
+ private:
+  void* handle_ = nullptr;  // a cudaGraphExec_t
 };
 
 // The same on a stream that somebody else owns, between any two places.

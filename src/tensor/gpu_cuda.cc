@@ -176,6 +176,35 @@ void GpuStream::fill_zero(void* to, size_t bytes) {
 
 void GpuStream::wait(const char* what) { must(cudaStreamSynchronize(static_cast<cudaStream_t>(handle_)), what); }
 
+GpuGraph GpuGraph::record(void* stream, const std::function<void()>& work) {
+  const auto at = static_cast<cudaStream_t>(stream);
+  must(cudaStreamBeginCapture(at, cudaStreamCaptureModeThreadLocal), "recording a graph");
+  work();
+  cudaGraph_t graph = nullptr;
+  must(cudaStreamEndCapture(at, &graph), "recording a graph");
+  cudaGraphExec_t ready = nullptr;
+  must(cudaGraphInstantiate(&ready, graph, 0), "making a graph ready");
+  must(cudaGraphDestroy(graph), "making a graph ready");
+  GpuGraph out;
+  out.handle_ = ready;
+  return out;
+}
+
+GpuGraph::GpuGraph(GpuGraph&& other) noexcept { *this = std::move(other); }
+
+GpuGraph& GpuGraph::operator=(GpuGraph&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  return *this;
+}
+
+GpuGraph::~GpuGraph() {
+  if (handle_ != nullptr) let_go(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_)), "ending a graph");
+}
+
+void GpuGraph::launch(void* stream) const {
+  must(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), static_cast<cudaStream_t>(stream)), "launching a graph");
+}
+
 void gpu_copy(void* stream, void* to, const void* from, size_t bytes) {
   must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)), "a copy");
 }
