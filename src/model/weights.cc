@@ -32,28 +32,13 @@ Status check_memory(const std::vector<TensorRow>& table, const std::string& fold
       bytes / (1 << 30), free / (1 << 30));
 }
 
-// Moves packed weights from the host's arena to one of the same plan on the GPU.
-Status to_gpu(const ops::Context& context, const Config& config, const std::vector<WeightItem>& items,
-              const std::string& folder, Weights& weights) {
-  const size_t bytes = weights.arena.used();
-  Result<Arena> arena = Arena::create(bytes, "the weights of " + folder, Device::kCuda);
-  if (!arena.ok()) return arena.error();
-  Arena host = std::exchange(weights.arena, std::move(*arena));
-  const Placement placed = place_weights(context.device, config, items, &weights.arena, weights);
-  CHECK_EQ(placed.bytes, bytes);
-  CHECK_EQ(weights.arena.freeze(), bytes);
-  context.mover().copy(weights.arena.data(), host.data(), bytes);
-  context.mover().wait("copying the weights");
-  return {};
-}
-
 }  // namespace
 
 Result<Weights> load_weights(const ops::Context& context, const Config& config,
                              const std::string& folder, const LoadOptions& options) {
   const bool dummy = options.source == LoadOptions::Source::kDummy;
   const std::vector<TensorRow> table = weight_table(config);
-  if (dummy || context.device != Device::kReference) {
+  if (context.device == Device::kCpu || (dummy && context.device == Device::kReference)) {
     if (Status s = check_memory(table, folder); !s.ok()) return s.error();
   }
   std::vector<load::SafetensorsFile> files;
@@ -73,16 +58,13 @@ Result<Weights> load_weights(const ops::Context& context, const Config& config,
   Weights weights;
   shape(config, weights);
   const Placement plan = place_weights(context.device, config, items, nullptr, weights);
-  Result<Arena> arena = Arena::create(plan.bytes, "the weights of " + folder);
+  Result<Arena> arena = Arena::create(plan.bytes, "the weights of " + folder, context.device);
   if (!arena.ok()) return arena.error();
   weights.arena = std::move(*arena);
   const Placement placed = place_weights(context.device, config, items, &weights.arena, weights);
   CHECK_EQ(placed.bytes, plan.bytes);
   CHECK_EQ(weights.arena.freeze(), plan.bytes);
   if (Status s = fill_weights(context, config, items, placed, weights, options.progress); !s.ok()) return s.error();
-  if (context.device == Device::kCuda) {
-    if (Status s = to_gpu(context, config, items, folder, weights); !s.ok()) return s.error();
-  }
   weights.bytes = placed.bytes + placed.mapped_bytes;
   if (context.device == Device::kReference) weights.files = std::move(files);
   return weights;

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "model/dummy.h"
+#include "model/weight_sink.h"
 #include "num/records.h"
 #include "ops/dynamic_items.h"
 #include "ops/gemm/gemm.h"
@@ -34,6 +35,16 @@ struct Job {
   int64_t count = 0;
 };
 
+constexpr int64_t kDensePanel = 16;    // output rows that lie together in kFragmentBf16
+constexpr int64_t kExpertPanel = 64;   // and in kFragmentMxfp4
+
+int64_t panel_rows(const Weight& w) { return w.layout == tensor::WeightLayout::kFragmentMxfp4 ? kExpertPanel : kDensePanel; }
+
+int64_t packed_bytes(const Weight& w, int64_t rows) {
+  return w.layout == tensor::WeightLayout::kFragmentMxfp4 ? ops::moe_packed_bytes(w.layout, rows, w.k)
+                                                          : ops::gemm_packed_bytes(w.layout, rows, w.k);
+}
+
 // Buffers of one job; a thread keeps them from job to job.
 struct Scratch {
   std::vector<float> floats;
@@ -48,24 +59,58 @@ class Filler {
  public:
   Filler(Device device, const Config& config, const std::vector<WeightItem>& items,
          Weights& weights)
-      : device_(device), config_(config), items_(items), weights_(weights) {}
+      : device_(device), config_(config), items_(items), weights_(weights), sink_(device) {
+    if (device_ != Device::kCuda) return;
+    for (const WeightItem& item : items_) {
+      if (item.row->pack != Pack::kMatrix && item.row->pack != Pack::kCodes) continue;
+      const Weight& to = item.row->matrix(weights_, item.row->layer, item.expert);
+      const int64_t begin = item.row->row_offset, end = begin + item.row->n, panel = panel_rows(to);
+      if (begin % panel == 0 && (end % panel == 0 || end == to.n)) continue;
+      images_[to.data].resize(static_cast<size_t>(packed_bytes(to, to.n)));
+    }
+  }
 
-  Status run(const Job& job, Scratch& scratch) const {
+  Status run(const Job& job, Scratch& scratch) {
+    std::unique_ptr<WeightSink::Way> way = sink_.take();
+    Status status = fill(job, scratch, *way);
+    sink_.give(std::move(way));
+    return status;
+  }
+
+  // After all jobs.
+  void finish() {
+    std::unique_ptr<WeightSink::Way> way = sink_.take();
+    for (const auto& [place, image] : images_) {
+      std::memcpy(way->open(const_cast<void*>(place), image.size()), image.data(), image.size());
+      way->close();
+    }
+    sink_.give(std::move(way));
+    sink_.finish();
+  }
+
+  // What a job's first row has to be a multiple of.
+  int64_t granule(const WeightItem& item) const {
+    const bool matrix = item.row->pack == Pack::kMatrix || item.row->pack == Pack::kCodes;
+    return device_ == Device::kCuda && matrix ? kExpertPanel : 1;
+  }
+
+ private:
+  Status fill(const Job& job, Scratch& scratch, WeightSink::Way& way) const {
     const WeightItem& item = items_[static_cast<size_t>(job.item)];
     switch (item.row->pack) {
       case Pack::kVector:
-        vector(item, job, scratch);
+        vector(item, job, scratch, way);
         break;
       case Pack::kMatrix:
-        matrix(item, job, scratch);
+        matrix(item, job, scratch, way);
         break;
       case Pack::kCodes:
-        return codes(item, companion(job), job, scratch);
+        return codes(item, companion(job), job, scratch, way);
       case Pack::kHeadMatrices:
-        heads(item, job, scratch);
+        heads(item, job, scratch, way);
         break;
       case Pack::kMixerNorm:
-        mixer(item, companion(job), scratch);
+        mixer(item, companion(job), scratch, way);
         break;
       case Pack::kScales:
       case Pack::kMixerQuery:
@@ -75,6 +120,7 @@ class Filler {
     return {};
   }
 
+ public:
   // Bytes of the file that one row (one head) of an item stands for, and its number of rows (heads).
   int64_t row_bytes(const WeightItem& item) const {
     const TensorRow& row = *item.row;
@@ -147,47 +193,64 @@ class Filler {
     return scratch.values.data();
   }
 
-  void vector(const WeightItem& item, const Job& job, Scratch& scratch) const {
+  void vector(const WeightItem& item, const Job& job, Scratch& scratch, WeightSink::Way& way) const {
     const TensorRow& row = *item.row;
     const int64_t begin = job.begin * width(row), count = job.count * width(row);
     const int64_t to = row.row_offset * width(row) + begin;
     const Tensor& destination = row.tensor(weights_, row.layer);
+    const int64_t element = tensor::dtype_bytes(destination.dtype);
+    std::byte* const place = static_cast<std::byte*>(destination.data) + to * element;
+    std::byte* const out = way.open(place, static_cast<size_t>(count * element));
+    auto* const floats = reinterpret_cast<float*>(out);
     if (row.dtype == FileDType::kBF16) {
-      std::memcpy(destination.as<bf16>() + to, values(item, begin, count, scratch),
-                  static_cast<size_t>(count) * 2);
-      return;
-    }
-    float* out = destination.as<float>() + to;
-    if (item.tensor == nullptr) {
-      fill_dummy(row, item.key, begin, {out, static_cast<size_t>(count)});
+      std::memcpy(out, values(item, begin, count, scratch), static_cast<size_t>(count) * 2);
+    } else if (item.tensor == nullptr) {
+      fill_dummy(row, item.key, begin, {floats, static_cast<size_t>(count)});
     } else if (item.tensor->dtype == FileDType::kF32) {
       std::memcpy(out, item.data() + begin * 4, static_cast<size_t>(count) * 4);
     } else {
       const bf16* in = values(item, begin, count, scratch);
-      for (int64_t i = 0; i < count; ++i) out[i] = to_float(in[i]);
+      for (int64_t i = 0; i < count; ++i) floats[i] = to_float(in[i]);
     }
+    way.close();
+  }
+
+  // Has pack(memory, rows of the matrix there, first row) write rows [row, row + count) of a packed matrix: where it lies, into
+  // its image on the host if its parts do not end between panels, or into the memory that goes to a GPU panel by panel.
+  template <class F>
+  void packed(const Weight& to, int64_t count, int64_t row, WeightSink::Way& way, F&& pack) const {
+    void* const data = const_cast<void*>(to.data);
+    if (device_ != Device::kCuda) return pack(data, to.n, row);
+    if (const auto image = images_.find(to.data); image != images_.end()) {
+      return pack(const_cast<std::byte*>(image->second.data()), to.n, row);
+    }
+    const int64_t panel = panel_rows(to);
+    CHECK_EQ(row % panel, 0);
+    std::byte* const place = static_cast<std::byte*>(data) + row / panel * packed_bytes(to, panel);
+    pack(way.open(place, static_cast<size_t>(packed_bytes(to, count))), count, 0);
+    way.close();
   }
 
   // Rows [row, row + count) of a dense matrix.
-  void put(const Weight& to, const bf16* rows, int64_t count, int64_t row) const {
-    void* data = const_cast<void*>(to.data);
-    if (device_ != Device::kReference) {
-      ops::gemm_pack_rows(to.layout, rows, count, to.k, to.k, data, to.n, row);
-    } else {
-      std::memcpy(static_cast<bf16*>(data) + row * to.k, rows,
-                  static_cast<size_t>(count * to.k) * 2);
+  void put(const Weight& to, const bf16* rows, int64_t count, int64_t row, WeightSink::Way& way) const {
+    if (device_ == Device::kReference) {
+      std::memcpy(static_cast<bf16*>(const_cast<void*>(to.data)) + row * to.k, rows, static_cast<size_t>(count * to.k) * 2);
+      return;
     }
+    packed(to, count, row, way, [&](void* memory, int64_t n, int64_t first) {
+      ops::gemm_pack_rows(to.layout, rows, count, to.k, to.k, memory, n, first);
+    });
   }
 
-  void matrix(const WeightItem& item, const Job& job, Scratch& scratch) const {
+  void matrix(const WeightItem& item, const Job& job, Scratch& scratch, WeightSink::Way& way) const {
     const TensorRow& row = *item.row;
     const int64_t begin = job.begin * row.k, count = job.count * row.k;
     put(row.matrix(weights_, row.layer, item.expert), values(item, begin, count, scratch),
-        job.count, row.row_offset + job.begin);
+        job.count, row.row_offset + job.begin, way);
   }
 
   Status codes(const WeightItem& item, const WeightItem& scale_item, const Job& job,
-               Scratch& scratch) const {
+               Scratch& scratch, WeightSink::Way& way) const {
     const TensorRow& row = *item.row;
     const int64_t code_width = row.k / 2, scale_width = row.k / kMxfp4Group;
     const uint8_t* in = nullptr;
@@ -211,7 +274,9 @@ class Filler {
                               scale_item.file->path(), scale_item.tensor->name);
     }
     if (device_ != Device::kReference) {
-      ops::moe_pack_mxfp4(to.layout, in, scales, job.count, row.k, const_cast<void*>(to.data), to.n, first);
+      packed(to, job.count, first, way, [&](void* memory, int64_t n, int64_t begin) {
+        ops::moe_pack_mxfp4(to.layout, in, scales, job.count, row.k, memory, n, begin);
+      });
     } else {
       uint8_t* out = static_cast<uint8_t*>(const_cast<void*>(to.data));
       std::memcpy(out + first * code_width, in, static_cast<size_t>(job.count * code_width));
@@ -222,7 +287,7 @@ class Filler {
   }
 
   // Per head the file has qk_nope key rows, then v_head value rows, each C wide.
-  void heads(const WeightItem& item, const Job& job, Scratch& scratch) const {
+  void heads(const WeightItem& item, const Job& job, Scratch& scratch, WeightSink::Way& way) const {
     const int64_t c = config_.kv_lora, nope = config_.qk_nope, v = config_.v_head;
     const MlaWeights& mla = weights_.layers[static_cast<size_t>(item.row->layer)].mla;
     for (int64_t h = job.begin; h < job.begin + job.count; ++h) {
@@ -233,25 +298,30 @@ class Filler {
         for (int64_t j = 0; j < c; ++j)
           scratch.transposed[static_cast<size_t>(j * nope + i)] = in[i * c + j];
       }
-      put(mla.key_up[static_cast<size_t>(h)], scratch.transposed.data(), c, 0);
-      put(mla.value_up[static_cast<size_t>(h)], in + nope * c, v, 0);
+      put(mla.key_up[static_cast<size_t>(h)], scratch.transposed.data(), c, 0, way);
+      put(mla.value_up[static_cast<size_t>(h)], in + nope * c, v, 0, way);
     }
   }
 
   // Norm weight times query: two BF16 factors of 8 bits, exact in FP32.
-  void mixer(const WeightItem& norm, const WeightItem& query, Scratch& scratch) const {
+  void mixer(const WeightItem& norm, const WeightItem& query, Scratch& scratch, WeightSink::Way& way) const {
     const int64_t n = norm.row->n;
-    float* out = norm.row->tensor(weights_, norm.row->layer).as<float>();
+    void* const place = norm.row->tensor(weights_, norm.row->layer).data;
+    float* const out = reinterpret_cast<float*>(way.open(place, static_cast<size_t>(n) * sizeof(float)));
     const bf16* in = values(norm, 0, n, scratch);
-    for (int64_t i = 0; i < n; ++i) out[i] = to_float(in[i]);
+    std::vector<float> product(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) product[static_cast<size_t>(i)] = to_float(in[i]);
     in = values(query, 0, n, scratch);
-    for (int64_t i = 0; i < n; ++i) out[i] *= to_float(in[i]);
+    for (int64_t i = 0; i < n; ++i) out[i] = product[static_cast<size_t>(i)] * to_float(in[i]);
+    way.close();
   }
 
   Device device_;
   const Config& config_;
   const std::vector<WeightItem>& items_;
   Weights& weights_;
+  WeightSink sink_;
+  std::map<const void*, std::vector<std::byte>> images_;  // of matrices whose parts do not end between panels
 };
 
 // Gives mapped pages back as soon as nobody needs them, so that a model of any size needs little more memory than its
@@ -297,7 +367,7 @@ Status fill_weights(const ops::Context& context, const Config& config,
                     const std::vector<WeightItem>& items, const Placement& placement,
                     Weights& weights,
                     const std::function<void(size_t done, size_t total)>& progress) {
-  const Filler filler(context.device, config, items, weights);
+  Filler filler(context.device, config, items, weights);
   Residency residency;
   std::vector<Job> jobs;
   size_t total = 0;
@@ -305,7 +375,8 @@ Status fill_weights(const ops::Context& context, const Config& config,
     const Pack pack = items[i].row->pack;
     if (placement.mapped[i] != 0 || pack == Pack::kScales || pack == Pack::kMixerQuery) continue;
     const int64_t rows = filler.row_count(items[i]), bytes = filler.row_bytes(items[i]);
-    const int64_t step = std::max<int64_t>(1, kJobBytes / bytes);
+    const int64_t granule = filler.granule(items[i]);
+    const int64_t step = (std::max<int64_t>(1, kJobBytes / bytes) + granule - 1) / granule * granule;
     for (int64_t begin = 0; begin < rows; begin += step) {
       jobs.push_back({static_cast<int64_t>(i), begin, std::min(step, rows - begin)});
       filler.sources(jobs.back(), [&](const WeightItem& item, size_t from, size_t to) {
@@ -339,6 +410,7 @@ Status fill_weights(const ops::Context& context, const Config& config,
     done += static_cast<size_t>(job.count * filler.row_bytes(items[static_cast<size_t>(job.item)]));
     progress(done, total);
   });
+  filler.finish();
   return failed;
 }
 
