@@ -24,11 +24,11 @@ BenchCase gemm_case(int64_t t, int64_t n, int64_t k) {
   BenchCase c;
   c.op = "gemm";
   c.name = fmt::format("M={} N={} K={}", t, n, k);
-  c.bytes = static_cast<double>(ops::gemm_packed_bytes(n, k) + 2 * t * (k + n));
+  c.bytes = static_cast<double>(ops::gemm_packed_bytes(tensor::WeightLayout::kTiledBf16, n, k) + 2 * t * (k + n));
   c.flops = 2.0 * static_cast<double>(t * n * k);
   c.prepare = [=](const ops::Context& context) -> std::function<void()> {
     auto d = std::make_shared<GemmData>();
-    const int64_t bytes = ops::gemm_packed_bytes(n, k);
+    const int64_t bytes = ops::gemm_packed_bytes(tensor::WeightLayout::kTiledBf16, n, k);
     d->copies = (kColdBytes + bytes - 1) / bytes;
     const auto all = static_cast<size_t>(bytes * d->copies);
     Result<tensor::Arena> arena = tensor::Arena::create(all, "weights of the benchmark");
@@ -36,7 +36,7 @@ BenchCase gemm_case(int64_t t, int64_t n, int64_t k) {
     d->arena = std::move(arena.value());
     d->weights = d->arena.allocate(all);
     const std::vector<bf16> rows = ops::random_bf16(1, n * k, 0.1f);
-    ops::gemm_pack_rows(rows.data(), n, k, k, d->weights, n, 0);
+    ops::gemm_pack_rows(tensor::WeightLayout::kTiledBf16, rows.data(), n, k, k, d->weights, n, 0);
     for (int64_t i = 1; i < d->copies; ++i) {
       std::memcpy(d->weights + i * bytes, d->weights, static_cast<size_t>(bytes));
     }

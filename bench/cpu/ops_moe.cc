@@ -59,14 +59,14 @@ struct MoeData {
 
 std::shared_ptr<MoeData> make_moe(const ops::MoeCase& c) {
   auto d = std::make_shared<MoeData>();
-  const int64_t bytes = ops::moe_packed_bytes(c.n, c.k);
+  const int64_t bytes = ops::moe_packed_bytes(tensor::WeightLayout::kTiledMxfp4, c.n, c.k);
   const auto all = static_cast<size_t>(bytes * c.experts * kLayers);
   Result<tensor::Arena> arena = tensor::Arena::create(all, "weights of the benchmark");
   CHECK(arena.ok());
   d->arena = std::move(arena.value());
   auto* const weights = reinterpret_cast<uint8_t*>(d->arena.allocate(all));
   const ops::Mxfp4Rows rows = ops::random_mxfp4(1, c.n, c.k);
-  ops::moe_pack_mxfp4(rows.codes.data(), rows.scales.data(), c.n, c.k, weights, c.n, 0);
+  ops::moe_pack_mxfp4(tensor::WeightLayout::kTiledMxfp4, rows.codes.data(), rows.scales.data(), c.n, c.k, weights, c.n, 0);
   for (int64_t i = 0; i < c.experts * kLayers; ++i) {
     uint8_t* const to = weights + i * bytes;
     if (i > 0) std::memcpy(to, weights, static_cast<size_t>(bytes));
@@ -87,7 +87,7 @@ BenchCase moe_case(const ops::MoeCase& c) {
   for (uint64_t i = 0; i < kRoutings; ++i)
     used += static_cast<double>(route(100 + i, c).experts_used) / kRoutings;
   const int64_t slots = c.tokens * c.active;
-  b.bytes = used * static_cast<double>(ops::moe_packed_bytes(c.n, c.k)) +
+  b.bytes = used * static_cast<double>(ops::moe_packed_bytes(tensor::WeightLayout::kTiledMxfp4, c.n, c.k)) +
             2.0 * static_cast<double>(c.tokens * c.k + slots * c.n);
   b.flops = 2.0 * static_cast<double>(slots * c.n * c.k);
   b.prepare = [c, slots](const ops::Context& context) -> std::function<void()> {

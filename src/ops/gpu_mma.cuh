@@ -79,6 +79,20 @@ __device__ inline void mma_fp16(float (&c)[4], const uint32_t (&a)[4], const uin
 #endif
 }
 
+// Both products of two pairs of BF16, exact when one factor of each is a power of two and the product is in range; denormals
+// count.
+__device__ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+#if defined(PERIGEE_PTX_90)
+  uint32_t d;
+  asm("mul.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+#else
+  const uint32_t lower = to_bf16(widen_half(a, 0, false) * widen_half(b, 0, false)).bits;
+  const uint32_t upper = to_bf16(widen_half(a, 1, false) * widen_half(b, 1, false)).bits;
+  return upper << 16 | lower;
+#endif
+}
+
 // 2^x; results below 2^-126 are 0.
 __device__ inline float fast_ex2(float x) {
 #if defined(PERIGEE_PTX_90)

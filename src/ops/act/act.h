@@ -4,10 +4,12 @@
 //          glu, SiLU:    out = g sigmoid(g) * u
 //          sigmoid_gate: out = x sigmoid(gate)
 //          add:          out = a + b
-// Shapes   All [T, N] activation; out may be any of the inputs.
+// Shapes   All [T, N] activation; out may be any of the inputs. On kCuda gate and up of glu are real: products that were not
+//          rounded, so that fused kernels can have the same bits.
 // Limits   SiTU: beta, linear_beta > 0.
 // Units    None.
-// Numerics FP32 inside, operations in the order written, rounded once; element-wise, so invariant
+// Numerics kCuda: ops/gpu_glu.cuh; relative error of SiTU 3.5e-6 before the final rounding, infinite operands give NaN.
+//          Others: FP32 inside, operations in the order written, rounded once; element-wise, so invariant
 //          in every respect and equal on every instruction set. Relative error below 24 FP32
 //          roundings plus the final rounding. -inf as a gate gives 0 (SiTU) or NaN (SiLU: -inf *
 //          0), as in the reference; a sigmoid below 2^-126 is 0, so that 0 times an infinite
@@ -52,5 +54,11 @@ void glu(const Context& context, const Tensor& gate, const Tensor& up, const Glu
 void sigmoid_gate(const Context& context, const Tensor& x, const Tensor& gate, const Tensor& out);
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out);
 }  // namespace cpu
+namespace cuda {
+void glu(const Context& context, const Tensor& gate, const Tensor& up, const GluParams& params,
+         const Tensor& out);
+void sigmoid_gate(const Context& context, const Tensor& x, const Tensor& gate, const Tensor& out);
+void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out);
+}  // namespace cuda
 
 }  // namespace perigee::ops

@@ -6,11 +6,15 @@ namespace perigee::ops {
 
 void copy(const Context& context, std::span<const CopyItem> items) {
   if (items.empty()) return;
-  CHECK(context.device != tensor::Device::kCuda);
   const int64_t rows = items[0].x.rows();
   for (const CopyItem& item : items) {
     CHECK_EQ(item.x.rows(), rows);
     tensor::expect(item.out, "copy out", item.x.dtype, {rows, item.x.row_size()});
+  }
+  if (context.device == tensor::Device::kCuda) {
+    CHECK(kCudaBuilt);
+    if constexpr (kCudaBuilt) cuda::copy(context, items);
+    return;
   }
   context.pool->parallel_for(rows, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {

@@ -25,4 +25,8 @@ struct CopyItem {
 
 void copy(const Context& context, std::span<const CopyItem> items);
 
+namespace cuda {
+void copy(const Context& context, std::span<const CopyItem> items);
+}
+
 }  // namespace perigee::ops

@@ -2,7 +2,7 @@
 // Math     out[t] = table[ids[t]]
 // Shapes   ids [T] i32 dense; table [O, D] bf16; out [T, D] activation, no aliasing.
 // Limits   0 <= ids[t] < O: ids come from the tokenizer or from checked requests, so another value
-//          is a bug.
+//          is a bug; on kCuda whoever fills ids checks them.
 // Units    None.
 // Numerics Exact: BF16 is copied (CPU) or widened (reference).
 // Cost     4 T D bytes, no arithmetic; limited by memory.
@@ -22,6 +22,9 @@ void embed(const Context& context, const Tensor& ids, const Tensor& table, const
 
 namespace ref {
 void embed(const Tensor& ids, const Tensor& table, const Tensor& out);
+}
+namespace cuda {
+void embed(const Context& context, const Tensor& ids, const Tensor& table, const Tensor& out);
 }
 namespace cpu {
 void embed(const Context& context, const Tensor& ids, const Tensor& table, const Tensor& out);

@@ -27,8 +27,8 @@ struct Matrix {
         k(k_),
         rows(random_bf16(seed, n_ * k_, values == Values::kTiny ? 2.0f : 0.1f,
                          values == Values::kSpecial ? values : Values::kPlain)),
-        packed(static_cast<size_t>(gemm_packed_bytes(n_, k_)), std::byte{0xff}) {
-    gemm_pack_rows(rows.data(), n, k, k, packed.data(), n, 0);
+        packed(static_cast<size_t>(gemm_packed_bytes(tensor::WeightLayout::kTiledBf16, n_, k_)), std::byte{0xff}) {
+    gemm_pack_rows(tensor::WeightLayout::kTiledBf16, rows.data(), n, k, k, packed.data(), n, 0);
   }
   Weight cpu() const { return {WeightLayout::kTiledBf16, n, k, packed.data(), nullptr}; }
   Weight reference() const { return {WeightLayout::kRowMajorBf16, n, k, rows.data(), nullptr}; }
@@ -93,11 +93,11 @@ TEST(Gemm, PackedLayoutIsPanelsOfColumnPairs) {
   const int64_t n = 19;
   const int64_t k = 37;
   const std::vector<bf16> rows = random_bf16(3, n * k, 1.0f);
-  ASSERT_EQ(gemm_packed_bytes(n, k), 32 * 64 * 2);
+  ASSERT_EQ(gemm_packed_bytes(tensor::WeightLayout::kTiledBf16, n, k), 32 * 64 * 2);
   std::vector<bf16> packed(32 * 64, bf16{0x1234});
   // In pieces, last rows first: the pieces do not depend on each other.
-  gemm_pack_rows(rows.data() + 9 * k, 10, k, k, packed.data(), n, 9);
-  gemm_pack_rows(rows.data(), 9, k, k, packed.data(), n, 0);
+  gemm_pack_rows(tensor::WeightLayout::kTiledBf16, rows.data() + 9 * k, 10, k, k, packed.data(), n, 9);
+  gemm_pack_rows(tensor::WeightLayout::kTiledBf16, rows.data(), 9, k, k, packed.data(), n, 0);
   for (int64_t r = 0; r < 32; ++r) {
     for (int64_t c = 0; c < 64; ++c) {
       const uint16_t want = r < n && c < k ? rows[r * k + c].bits : 0;

@@ -12,7 +12,6 @@ using tensor::DType;
 // Integers in host memory: the reference and the CPU do the same.
 void moe_permute(const Context& context, const Tensor& ids, int64_t experts, const Tensor& offsets,
                  const Tensor& source, const Tensor& place) {
-  CHECK(context.device == Device::kReference || context.device == Device::kCpu);
   tensor::expect(ids, "ids of moe_permute", DType::kI32, {-1, -1});
   const int64_t tokens = ids.rows();
   const int64_t active = ids.dims[1];
@@ -20,6 +19,11 @@ void moe_permute(const Context& context, const Tensor& ids, int64_t experts, con
   tensor::expect(source, "source of moe_permute", DType::kI32, {tokens * active});
   tensor::expect(place, "place of moe_permute", DType::kI32, {tokens, active});
   CHECK_LT(tokens * active, int64_t{1} << 31);
+  if (context.device == Device::kCuda) {
+    CHECK(kCudaBuilt);
+    if constexpr (kCudaBuilt) cuda::moe_permute(context, ids, experts, offsets, source, place);
+    return;
+  }
 
   auto* const start = offsets.as<int32_t>();
   std::fill(start, start + experts + 1, 0);
@@ -57,9 +61,11 @@ void moe_combine(const Context& context, const Tensor& y, const Tensor& place,
       return ref::moe_combine(context, y, place, weights, out);
     case Device::kCpu:
       return cpu::moe_combine(context, y, place, weights, out);
-    default:
-      CHECK(!"this device has no moe_combine");
+    case Device::kCuda:
+      if constexpr (kCudaBuilt) return cuda::moe_combine(context, y, place, weights, out);
+      break;
   }
+  CHECK(!"this device has no moe_combine");
 }
 
 }  // namespace perigee::ops

@@ -5,7 +5,7 @@
 // Shapes   ids [T, A] i32 · offsets [E+1] i32: expert e owns grouped slots offsets[e] .. offsets[e+1]-1 · source [T*A] i32:
 //          token of a grouped slot · place [T, A] i32: grouped slot of a pair. y [T*A, Z] real · weights [T, A] real ·
 //          out [T, Z] act. Two-dimensional rows may be strided. T may be 0.
-// Limits   0 <= ids < E; T*A < 2^31.
+// Limits   0 <= ids < E; T*A < 2^31; kCuda: E <= 1280, ids are not checked.
 // Numerics moe_permute is exact. moe_combine: FP32, one chain of fused multiply-adds from zero in slot order, rounded once:
 //          |error| <= A 2^-24 sum |w y| + 2^-8 |out|; invariant: a token depends on its own slots only.
 // Cost     moe_permute: 16 T A + 4 E bytes. moe_combine: 4 T A Z + 2 T Z bytes, 2 T A Z flops: memory-bound.
@@ -30,6 +30,12 @@ void moe_combine(const Context& context, const Tensor& y, const Tensor& place,
                  const Tensor& weights, const Tensor& out);
 
 namespace ref {
+void moe_combine(const Context& context, const Tensor& y, const Tensor& place,
+                 const Tensor& weights, const Tensor& out);
+}
+namespace cuda {
+void moe_permute(const Context& context, const Tensor& ids, int64_t experts, const Tensor& offsets,
+                 const Tensor& source, const Tensor& place);
 void moe_combine(const Context& context, const Tensor& y, const Tensor& place,
                  const Tensor& weights, const Tensor& out);
 }

@@ -21,9 +21,11 @@ void moe_route(const Context& context, const Tensor& logits, const Tensor& bias,
       return ref::moe_route(context, logits, bias, params, ids, weights);
     case Device::kCpu:
       return cpu::moe_route(context, logits, bias, params, ids, weights);
-    default:
-      CHECK(!"this device has no moe_route");
+    case Device::kCuda:
+      if constexpr (kCudaBuilt) return cuda::moe_route(context, logits, bias, params, ids, weights);
+      break;
   }
+  CHECK(!"this device has no moe_route");
 }
 
 }  // namespace perigee::ops

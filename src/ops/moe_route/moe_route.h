@@ -35,6 +35,10 @@ namespace ref {
 void moe_route(const Context& context, const Tensor& logits, const Tensor& bias,
                const RouteParams& params, const Tensor& ids, const Tensor& weights);
 }
+namespace cuda {
+void moe_route(const Context& context, const Tensor& logits, const Tensor& bias,
+               const RouteParams& params, const Tensor& ids, const Tensor& weights);
+}
 namespace cpu {
 void moe_route(const Context& context, const Tensor& logits, const Tensor& bias,
                const RouteParams& params, const Tensor& ids, const Tensor& weights);
