@@ -173,7 +173,6 @@ void Engine::score_part(Run& run, const model::StepPart& part, int64_t first, co
     const int64_t rows = std::min(kLogitRows, part.rows - done);
     run.logits.compute(*run.decoder, hidden.slice(part.row_begin + done, rows));
     run.logits.normalize();
-    run.logits.read();
     for (int64_t r = 0; r < rows; ++r) {
       const size_t at = static_cast<size_t>(first + done + r);
       ScoredPosition p;

@@ -1,9 +1,9 @@
-// What    The logits of a few rows: computed and drawn from where the model runs, read and edited on the host.
+// What    The logits of a few rows: computed where the model runs, read, edited and drawn from on the host.
 // Owner   engine.
 // Threads One at a time.
 // Errors  create() returns a Result when memory is refused.
 //
-// On a GPU the host has a copy, which read() brings up to date and write() sends back; elsewhere both are the same memory.
+// On a GPU the host has a copy in pinned memory; elsewhere both are the same memory.
 #pragma once
 
 #include <span>
@@ -31,10 +31,7 @@ class LogitRows {
   // Draws a token from each of the rows, edited or not.
   std::span<const ops::Sampled> draw(std::span<const ops::SampleParams> params);
 
-  // Brings logits and normalisers to the host, where the following functions read them.
-  void read();
   tensor::Tensor row(int64_t i) const { return host_logits_.slice(i, 1); }  // [1, O], to be edited
-  void write(int64_t i);  // sends an edited row back
   double normalizer(int64_t i) const;
   // In the device's own precision.
   double log_probability(int64_t i, int64_t id) const;
@@ -43,11 +40,13 @@ class LogitRows {
 
  private:
   ops::Context context_;
+  ops::Context host_;  // where logits are read
   tensor::Arena arena_;
+  tensor::Arena normalizer_arena_;
   tensor::PinnedMemory mirror_;
-  int64_t rows_ = 0;                                 // in use
-  tensor::Tensor logits_, normalizers_, sampled_;    // [R, O] real, [R] real, [R, sizeof(Sampled)] u8
-  tensor::Tensor host_logits_, host_normalizers_, host_sampled_;
+  int64_t rows_ = 0;  // in use
+  tensor::Tensor logits_, host_logits_, normalizers_;  // [R, O] real, the same, [R] real
+  std::vector<ops::Sampled> sampled_;
 };
 
 }  // namespace perigee::engine

@@ -88,10 +88,6 @@ std::vector<TokenLogprob> Runner::draw(std::span<const Draw> draws) {
     std::vector<int64_t> rows;
     for (const Draw& d : now) rows.push_back(d.row);
     logits_of(rows);
-    const bool on_host = std::any_of(now.begin(), now.end(), [](const Draw& d) {
-      return d.request->top_logprobs > 0 || !d.editor->idle();
-    });
-    if (on_host) logits_.read();
     // Alternatives and log-probabilities are the model's own: they are read before anything changes the row.
     const auto count = static_cast<int64_t>(now.size());
     std::vector<TokenLogprob> own(now.size());
@@ -106,7 +102,6 @@ std::vector<TokenLogprob> Runner::draw(std::span<const Draw> draws) {
       std::vector<double>& kept = unedited[static_cast<size_t>(i)];
       for (int64_t id = 0; id < engine_.config().vocab; ++id) kept.push_back(logits_.log_probability(i, id));
       d.editor->edit(logits_.row(i), d.made);
-      logits_.write(i);
     }
     const std::span<const ops::Sampled> sampled = logits_.draw(params);
     for (size_t i = 0; i < now.size(); ++i) {
@@ -129,7 +124,6 @@ std::vector<TokenLogprob> Runner::score(int64_t first_row, std::span<const int32
     std::vector<int64_t> rows;
     for (size_t i = 0; i < count; ++i) rows.push_back(first_row + static_cast<int64_t>(done + i));
     logits_of(rows);
-    logits_.read();
     for (size_t i = 0; i < count; ++i) out.push_back(read(static_cast<int64_t>(i), targets[done + i], top));
   }
   return out;

@@ -52,7 +52,7 @@ class Runner {
  private:
   explicit Runner(const Engine& engine) : engine_(engine) {}
   void logits_of(std::span<const int64_t> rows);
-  TokenLogprob read(int64_t row, int32_t id, int64_t top) const;  // after logits_.read()
+  TokenLogprob read(int64_t row, int32_t id, int64_t top) const;
 
   const Engine& engine_;
   std::unique_ptr<model::StatePool> pool_;

@@ -34,9 +34,14 @@ void kda_layer(const LayerRun& run, const KdaWeights& weights, int64_t index, co
   }
 
   const Tensor state_out = run.rows_of(run.workspace.kda_out).reshape({t, h, k});
-  ops::kda(ctx, qkv.columns(0, p).reshape({t, h, k}), qkv.columns(p, p).reshape({t, h, k}),
-           qkv.columns(2 * p, p).reshape({t, h, k}), decay.reshape({t, h, k}), beta, weights.a_log,
-           weights.dt_bias, {h, k, k, c.gate_lower_bound}, run.parts, run.pool.kda_state(index),
+  const ops::KdaInputs inputs = {qkv.columns(0, p).reshape({t, h, k}),
+                                 qkv.columns(p, p).reshape({t, h, k}),
+                                 qkv.columns(2 * p, p).reshape({t, h, k}),
+                                 decay.reshape({t, h, k}),
+                                 beta,
+                                 weights.a_log,
+                                 weights.dt_bias};
+  ops::kda(ctx, inputs, {h, k, k, c.gate_lower_bound}, run.parts, run.pool.kda_state(index),
            run.pool.kda_open(index), state_out);
 
   const Tensor normed = run.rows_of(run.workspace.kda_normed);  // [T, P]

@@ -36,7 +36,7 @@ constexpr int64_t kFp8KeyGroup = 128;
 constexpr float kFp8KeyAmaxFloor = 1e-4f;  // keeps the scale of a zero key away from zero
 
 // Bytes of one latent record, 0 when the format cannot hold width c.
-[[gnu::always_inline]] inline int64_t latent_bytes(LatentFormat format, int64_t c, int64_t r) {
+[[gnu::always_inline]] constexpr int64_t latent_bytes(LatentFormat format, int64_t c, int64_t r) {
   switch (format) {
     case LatentFormat::kF64:
       return 8 * (c + r);
@@ -51,7 +51,7 @@ constexpr float kFp8KeyAmaxFloor = 1e-4f;  // keeps the scale of a zero key away
 }
 
 // Bytes of a key's values without its scales, 0 when the format cannot hold width j.
-[[gnu::always_inline]] inline int64_t key_value_bytes(KeyFormat format, int64_t j) {
+[[gnu::always_inline]] constexpr int64_t key_value_bytes(KeyFormat format, int64_t j) {
   switch (format) {
     case KeyFormat::kF64:
       return 8 * j;
@@ -66,7 +66,7 @@ constexpr float kFp8KeyAmaxFloor = 1e-4f;  // keeps the scale of a zero key away
 }
 
 // Bytes of a key's scales.
-[[gnu::always_inline]] inline int64_t key_scale_bytes(KeyFormat format, int64_t j) {
+[[gnu::always_inline]] constexpr int64_t key_scale_bytes(KeyFormat format, int64_t j) {
   switch (format) {
     case KeyFormat::kFp8:
       return 4 * ((j + kFp8KeyGroup - 1) / kFp8KeyGroup);
@@ -80,16 +80,16 @@ constexpr float kFp8KeyAmaxFloor = 1e-4f;  // keeps the scale of a zero key away
 }
 
 // Bytes of one key record, 0 when the format cannot hold width j.
-[[gnu::always_inline]] inline int64_t key_bytes(KeyFormat format, int64_t j) {
+[[gnu::always_inline]] constexpr int64_t key_bytes(KeyFormat format, int64_t j) {
   const int64_t values = key_value_bytes(format, j);
   return values == 0 ? 0 : values + key_scale_bytes(format, j);
 }
 
 // Where the values and the scales of token `slot` begin inside its page.
-[[gnu::always_inline]] inline int64_t key_value_offset(KeyFormat format, int64_t j, int64_t slot) {
+[[gnu::always_inline]] constexpr int64_t key_value_offset(KeyFormat format, int64_t j, int64_t slot) {
   return slot * key_value_bytes(format, j);
 }
-[[gnu::always_inline]] inline int64_t key_scale_offset(KeyFormat format, int64_t j, int64_t slot) {
+[[gnu::always_inline]] constexpr int64_t key_scale_offset(KeyFormat format, int64_t j, int64_t slot) {
   return kRecordPage * key_value_bytes(format, j) + slot * key_scale_bytes(format, j);
 }
 

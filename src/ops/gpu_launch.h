@@ -23,4 +23,12 @@ inline void check_launch(const char* operation) {
   std::abort();
 }
 
+// Lets a kernel have this much shared memory in a block.
+inline void allow_shared(const void* kernel, size_t bytes, const char* operation) {
+  if (bytes <= size_t{48} << 10) return;
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)) == cudaSuccess) return;
+  std::fprintf(stderr, "perigee: %s needs %zu bytes of shared memory a block, this GPU refuses\n", operation, bytes);
+  std::abort();
+}
+
 }  // namespace perigee::ops::gpu

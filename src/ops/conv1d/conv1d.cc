@@ -1,9 +1,12 @@
 #include "ops/conv1d/conv1d.h"
 
-namespace perigee::ops {
+#include <vector>
 
-void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight,
-                   std::span<const ConvSequence> sequences, const Tensor& out) {
+namespace perigee::ops {
+namespace {
+
+void check(const Context& context, const Tensor& x, const Tensor& weight, std::span<const ConvSequence> sequences,
+           const Tensor& out) {
   const tensor::DType act = activation_dtype(context.device);
   tensor::expect(x, "x", act, {-1, -1});
   tensor::expect(weight, "weight", tensor::DType::kF32, {x.dims[1], -1});
@@ -17,6 +20,25 @@ void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight
     CHECK_GE(s.position, 0);
     CHECK((s.window != nullptr && s.open != nullptr) || weight.dims[1] == 1);
   }
+}
+
+}  // namespace
+
+void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight, const tensor::Parts& parts,
+                   const tensor::StatePlace& window, const tensor::SlotPlace& open, const Tensor& out) {
+  std::vector<ConvSequence> sequences;
+  for (const tensor::Part& p : parts.host) {
+    sequences.push_back({p.row_begin, p.rows, p.position, window.of(p), open.of(p)});
+  }
+  if (context.device != tensor::Device::kCuda) return causal_conv1d(context, x, weight, sequences, out);
+  check(context, x, weight, sequences, out);
+  CHECK(kCudaBuilt && parts.device != nullptr);
+  if constexpr (kCudaBuilt) cuda::causal_conv1d(context, x, weight, parts, window, open, out);
+}
+
+void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight,
+                   std::span<const ConvSequence> sequences, const Tensor& out) {
+  check(context, x, weight, sequences, out);
   switch (context.device) {
     case tensor::Device::kReference:
       return ref::causal_conv1d(x, weight, sequences, out);

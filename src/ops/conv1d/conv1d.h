@@ -26,6 +26,7 @@
 #include <span>
 
 #include "ops/context.h"
+#include "tensor/parts.h"
 
 namespace perigee::ops {
 
@@ -45,6 +46,16 @@ struct ConvSequence {
 void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight,
                    std::span<const ConvSequence> sequences, const Tensor& out);
 
+// The rows of a step, on any device.
+void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight,
+                   const tensor::Parts& parts, const tensor::StatePlace& window,
+                   const tensor::SlotPlace& open, const Tensor& out);
+
+namespace cuda {
+void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight,
+                   const tensor::Parts& parts, const tensor::StatePlace& window,
+                   const tensor::SlotPlace& open, const Tensor& out);
+}
 namespace ref {
 void causal_conv1d(const Tensor& x, const Tensor& weight, std::span<const ConvSequence> sequences,
                    const Tensor& out);

@@ -13,7 +13,7 @@
 //          row are written.
 // Limits   S > the last position; kMxfp4 needs J % 32 == 0; kF64 exists on kReference only.
 // Units    Scores are unnormalised.
-// Numerics FP32: dots in the order of ops/gemm (blocks of 32 columns, even ones and odd ones apart),
+// Numerics kCuda: docs/kernels/arithmetic.md, "Index scores"; J <= 128. kCpu: FP32: dots in the order of ops/gemm (blocks of 32 columns, even ones and odd ones apart),
 //          groups and heads added in ascending order by fused multiply-adds, s_k once at the end,
 //          one rounding to BF16. The same bits in every instruction set, matrix tiles included,
 //          batch, chunking and page order. kReference: double, nothing rounded but by the cache
@@ -30,7 +30,7 @@
 
 #include "num/records.h"
 #include "ops/context.h"
-#include "tensor/page_view.h"
+#include "tensor/parts.h"
 
 namespace perigee::ops {
 
@@ -45,6 +45,18 @@ struct IndexSequence {
 
 void index_score(const Context& context, const Tensor& q, const Tensor& gates, KeyFormat format,
                  std::span<const IndexSequence> sequences, const Tensor& scores);
+
+// Rows [first_row, first_row + R) of a step, on any device: q and gates hold the whole step, row i of scores belongs to row
+// first_row + i. A row that sees no more than `skip` positions is not scored.
+void index_score(const Context& context, const Tensor& q, const Tensor& gates, KeyFormat format,
+                 const tensor::Parts& parts, const tensor::PagePlace& keys, int64_t first_row,
+                 int64_t skip, const Tensor& scores);
+
+namespace cuda {
+void index_score(const Context& context, const Tensor& q, const Tensor& gates, KeyFormat format,
+                 const tensor::Parts& parts, const tensor::PagePlace& keys, int64_t first_row,
+                 int64_t skip, const Tensor& scores);
+}  // namespace cuda
 
 namespace ref {
 void index_score(const Context& context, const Tensor& q, const Tensor& gates, KeyFormat format,

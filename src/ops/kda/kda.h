@@ -21,7 +21,8 @@
 // Limits   1 <= H, K, V <= 4096; position >= 0; lower_bound < 0; sequences do not overlap; other
 //          rows of out are left alone.
 // Units    position in tokens.
-// Numerics FP32 throughout, nothing rounded to BF16 inside. A row is a function of S at its chunk's
+// Numerics kCuda: docs/kernels/arithmetic.md, "KDA"; K and V are multiples of 16 up to 128, the state lies in the order of a
+//          warp's registers. kCpu: FP32 throughout, nothing rounded to BF16 inside. A row is a function of S at its chunk's
 //          start and of the rows before it in the chunk, each sum in one order (dots over K: 16
 //          lanes in ascending blocks, then a tree; sums over the state's rows and over the chunk:
 //          ascending FMA chains from zero). So one row at a time, any cut into calls and whole
@@ -45,6 +46,7 @@
 #include <span>
 
 #include "ops/context.h"
+#include "tensor/parts.h"
 
 namespace perigee::ops {
 
@@ -85,6 +87,15 @@ void kda(const Context& context, const Tensor& q, const Tensor& k, const Tensor&
          const Tensor& b, const Tensor& a_log, const Tensor& dt_bias, const KdaParams& params,
          std::span<const KdaSequence> sequences, const Tensor& out);
 
+// The rows of a step, on any device.
+void kda(const Context& context, const KdaInputs& in, const KdaParams& params, const tensor::Parts& parts,
+         const tensor::StatePlace& state, const tensor::SlotPlace& open, const Tensor& out);
+
+namespace cuda {
+int64_t kda_open_bytes(const KdaParams& params);
+void kda(const Context& context, const KdaInputs& in, const KdaParams& params, const tensor::Parts& parts,
+         const tensor::StatePlace& state, const tensor::SlotPlace& open, const Tensor& out);
+}  // namespace cuda
 namespace ref {
 int64_t kda_open_bytes(const KdaParams& params);
 void kda(const KdaInputs& in, const KdaParams& params, std::span<const KdaSequence> sequences,

@@ -1,5 +1,7 @@
 #include "ops/mla/mla.h"
 
+#include <vector>
+
 namespace perigee::ops {
 namespace {
 
@@ -16,11 +18,9 @@ void check_selection(const Selection& selection, const MlaSequence& s) {
   }
 }
 
-}  // namespace
-
-void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,
-         double scale, std::span<const MlaSequence> sequences, const Selection* selection,
-         const Tensor& out, const Tensor& lse) {
+void check(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,
+           std::span<const MlaSequence> sequences, const Selection* selection, const Tensor& out,
+           const Tensor& lse) {
   const tensor::DType act = activation_dtype(context.device);
   const int64_t rows = q.rows();
   const int64_t heads = q.dims[1];
@@ -38,8 +38,29 @@ void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t l
     CHECK(s.row_begin >= 0 && s.rows >= 0 && s.row_begin + s.rows <= rows);
     CHECK_GE(s.position, 0);
     CHECK_EQ(s.latents.token_bytes, bytes);
-    if (selection != nullptr) check_selection(*selection, s);
+    if (selection != nullptr && context.device != tensor::Device::kCuda) check_selection(*selection, s);
   }
+}
+
+}  // namespace
+
+void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,
+         double scale, const tensor::Parts& parts, const tensor::PagePlace& latents,
+         const Selection* selection, const Tensor& out, const Tensor& lse) {
+  std::vector<MlaSequence> sequences;
+  for (const tensor::Part& p : parts.host) sequences.push_back({p.row_begin, p.rows, p.position, latents.of(p)});
+  if (context.device != tensor::Device::kCuda) {
+    return mla(context, q, format, latent_width, scale, sequences, selection, out, lse);
+  }
+  check(context, q, format, latent_width, sequences, selection, out, lse);
+  CHECK(format != LatentFormat::kF64 && kCudaBuilt && parts.device != nullptr);
+  if constexpr (kCudaBuilt) cuda::mla(context, q, format, latent_width, scale, parts, latents, selection, out, lse);
+}
+
+void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,
+         double scale, std::span<const MlaSequence> sequences, const Selection* selection,
+         const Tensor& out, const Tensor& lse) {
+  check(context, q, format, latent_width, sequences, selection, out, lse);
   switch (context.device) {
     case tensor::Device::kReference:
       return ref::mla(context, q, format, latent_width, scale, sequences, selection, out, lse);

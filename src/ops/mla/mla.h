@@ -9,7 +9,7 @@
 //          positions, which ascend and do not exceed position(t). Nothing aliases.
 // Limits   kNvfp4 needs C % 16 == 0; kF64 exists on kReference only.
 // Units    Base-e logarithms.
-// Numerics FP32. The list is cut into pieces of 64 slots. Per piece: scores by ascending chains of
+// Numerics kCuda: docs/kernels/arithmetic.md, "Attention"; C <= 512. kCpu: FP32. The list is cut into pieces of 64 slots. Per piece: scores by ascending chains of
 //          fused multiply-adds over C + r, times scale; maximum; exponentials; their sum over 16
 //          lanes ascending, then the fixed tree; values by chains over ascending slots from zero.
 //          Pieces are joined in order; one division; out rounded once. Bits depend on the row's own
@@ -29,7 +29,7 @@
 
 #include "num/records.h"
 #include "ops/context.h"
-#include "tensor/page_view.h"
+#include "tensor/parts.h"
 
 namespace perigee::ops {
 
@@ -52,6 +52,17 @@ struct Selection {
 void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,
          double scale, std::span<const MlaSequence> sequences, const Selection* selection,
          const Tensor& out, const Tensor& lse);
+
+// The rows of a step, on any device; a layer's pages are the same for all sequences.
+void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,
+         double scale, const tensor::Parts& parts, const tensor::PagePlace& latents,
+         const Selection* selection, const Tensor& out, const Tensor& lse);
+
+namespace cuda {
+void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,
+         double scale, const tensor::Parts& parts, const tensor::PagePlace& latents,
+         const Selection* selection, const Tensor& out, const Tensor& lse);
+}  // namespace cuda
 
 namespace ref {
 void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,

@@ -58,6 +58,37 @@ void write_keys(const Context& context, const Tensor& keys, KeyFormat format,
   CHECK(false);
 }
 
+namespace {
+
+std::vector<PageWrite> host_writes(const tensor::Parts& parts, const tensor::PagePlace& pages) {
+  std::vector<PageWrite> out;
+  for (const tensor::Part& p : parts.host) out.push_back({p.row_begin, p.rows, p.position, pages.of(p)});
+  return out;
+}
+
+}  // namespace
+
+void write_latents(const Context& context, const Tensor& latent, const Tensor& rope, LatentFormat format,
+                   const tensor::Parts& parts, const tensor::PagePlace& pages) {
+  const std::vector<PageWrite> writes = host_writes(parts, pages);
+  if (context.device != tensor::Device::kCuda) return write_latents(context, latent, rope, format, writes);
+  tensor::expect(latent, "latent", tensor::DType::kBF16, {-1, -1});
+  tensor::expect(rope, "rope", tensor::DType::kBF16, {latent.rows(), -1});
+  check_writes(latent, latent_bytes(format, latent.dims[1], rope.dims[1]), writes);
+  CHECK(format != LatentFormat::kF64 && kCudaBuilt && parts.device != nullptr);
+  if constexpr (kCudaBuilt) cuda::write_latents(context, latent, rope, format, parts, pages);
+}
+
+void write_keys(const Context& context, const Tensor& keys, KeyFormat format, const tensor::Parts& parts,
+                const tensor::PagePlace& pages) {
+  const std::vector<PageWrite> writes = host_writes(parts, pages);
+  if (context.device != tensor::Device::kCuda) return write_keys(context, keys, format, writes);
+  tensor::expect(keys, "keys", tensor::DType::kBF16, {-1, -1});
+  check_writes(keys, key_bytes(format, keys.dims[1]), writes);
+  CHECK(format != KeyFormat::kF64 && kCudaBuilt && parts.device != nullptr);
+  if constexpr (kCudaBuilt) cuda::write_keys(context, keys, format, parts, pages);
+}
+
 void read_latent(LatentFormat format, const tensor::PageView& pages, int64_t position, int64_t c,
                  int64_t r, double* out) {
   const int64_t slot = position % tensor::kPageTokens;

@@ -22,7 +22,7 @@
 
 #include "num/records.h"
 #include "ops/context.h"
-#include "tensor/page_view.h"
+#include "tensor/parts.h"
 
 namespace perigee::ops {
 
@@ -40,12 +40,24 @@ void write_latents(const Context& context, const Tensor& latent, const Tensor& r
 void write_keys(const Context& context, const Tensor& keys, KeyFormat format,
                 std::span<const PageWrite> writes);
 
+// The rows of a step, on any device; a layer's pages are the same for all sequences.
+void write_latents(const Context& context, const Tensor& latent, const Tensor& rope,
+                   LatentFormat format, const tensor::Parts& parts, const tensor::PagePlace& pages);
+void write_keys(const Context& context, const Tensor& keys, KeyFormat format,
+                const tensor::Parts& parts, const tensor::PagePlace& pages);
+
 // What a reader sees of one token, unrounded: C + r latent values, J key values with their scale.
 void read_latent(LatentFormat format, const tensor::PageView& pages, int64_t position, int64_t c,
                  int64_t r, double* out);
 void read_key(KeyFormat format, const tensor::PageView& pages, int64_t position, int64_t j,
               double* out);
 
+namespace cuda {
+void write_latents(const Context& context, const Tensor& latent, const Tensor& rope,
+                   LatentFormat format, const tensor::Parts& parts, const tensor::PagePlace& pages);
+void write_keys(const Context& context, const Tensor& keys, KeyFormat format,
+                const tensor::Parts& parts, const tensor::PagePlace& pages);
+}  // namespace cuda
 namespace ref {
 void write_latents(const Context& context, const Tensor& latent, const Tensor& rope,
                    LatentFormat format, std::span<const PageWrite> writes);

@@ -1,5 +1,8 @@
 #include "ops/topk/topk.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace perigee::ops {
 
 void topk(const Context& context, const Tensor& scores, const Tensor& lengths, int64_t k,
@@ -23,6 +26,30 @@ void topk(const Context& context, const Tensor& scores, const Tensor& lengths, i
       break;
   }
   CHECK(false);
+}
+
+void topk(const Context& context, const Tensor& scores, const tensor::Parts& parts,
+          int64_t first_row, int64_t k, const Tensor& out, const Tensor& counts) {
+  const int64_t rows = scores.rows();
+  CHECK_GE(k, 1);
+  CHECK(first_row >= 0 && first_row + rows <= out.rows());
+  if (context.device == tensor::Device::kCuda) {
+    tensor::expect(scores, "scores", tensor::DType::kBF16, {-1, -1});
+    tensor::expect(out, "out", tensor::DType::kI32, {-1, k});
+    tensor::expect(counts, "counts", tensor::DType::kI32, {out.rows()});
+    CHECK(kCudaBuilt && parts.device != nullptr);
+    if constexpr (kCudaBuilt) cuda::topk(context, scores, parts, first_row, k, out, counts);
+    return;
+  }
+  for (const tensor::Part& p : parts.host) {
+    const int64_t begin = std::max(p.row_begin, first_row);
+    const int64_t end = std::min(p.row_begin + p.rows, first_row + rows);
+    if (begin >= end) continue;
+    std::vector<int32_t> lengths;
+    for (int64_t t = begin; t < end; ++t) lengths.push_back(static_cast<int32_t>(p.position + t - p.row_begin + 1));
+    topk(context, scores.slice(begin - first_row, end - begin), tensor::view(lengths.data(), {end - begin}), k,
+         out.slice(begin, end - begin), counts.slice(begin, end - begin));
+  }
 }
 
 }  // namespace perigee::ops

@@ -19,6 +19,7 @@
 #pragma once
 
 #include "ops/context.h"
+#include "tensor/parts.h"
 
 namespace perigee::ops {
 
@@ -26,6 +27,16 @@ using tensor::Tensor;
 
 void topk(const Context& context, const Tensor& scores, const Tensor& lengths, int64_t k,
           const Tensor& out, const Tensor& counts);
+
+// Rows [first_row, first_row + R) of a step, on any device: scores [R, S], out [T, k] and counts [T] of the whole step. A
+// row's length is its position + 1; rows of no part are left alone.
+void topk(const Context& context, const Tensor& scores, const tensor::Parts& parts,
+          int64_t first_row, int64_t k, const Tensor& out, const Tensor& counts);
+
+namespace cuda {
+void topk(const Context& context, const Tensor& scores, const tensor::Parts& parts,
+          int64_t first_row, int64_t k, const Tensor& out, const Tensor& counts);
+}  // namespace cuda
 
 namespace ref {
 void topk(const Context& context, const Tensor& scores, const Tensor& lengths, int64_t k,
