@@ -1,5 +1,5 @@
-// Whole models on the GPU: graphs or single launches, rows one by one or together, pages anywhere: the same bits. Distances from
-// the other devices. Digests of everything, so that tuning can prove that it changed nothing.
+// Whole models on the GPU: graphs or single launches, rows one by one or together, pages anywhere: the same bits.
+// Distances from the other devices. Digests of everything, so that tuning can prove that it changed nothing.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,8 @@ class EngineGpu : public ::testing::TestWithParam<Shape> {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
-  std::unique_ptr<Engine> open(tensor::Device device, std::optional<LatentFormat> latent, std::optional<KeyFormat> key) {
+  std::unique_ptr<Engine> open(tensor::Device device, std::optional<LatentFormat> latent,
+                               std::optional<KeyFormat> key) {
     EngineOptions o;
     o.model = folder_;
     o.device = device;
@@ -62,8 +63,8 @@ class EngineGpu : public ::testing::TestWithParam<Shape> {
     return out;
   }
 
-  // The last rows of hidden states when `list` runs in steps of the given sizes; the last size repeats. Blocks are given out
-  // in a random order.
+  // The last rows of hidden states when `list` runs in steps of the given sizes; the last size repeats. Blocks are
+  // given out in a random order.
   std::vector<bf16> run(const std::vector<int32_t>& list, std::vector<int64_t> sizes, bool graphs, uint64_t order) {
     const int64_t tokens = static_cast<int64_t>(list.size());
     const auto probe = std::move(engine_->make_pool(0, 0)).value();
@@ -74,17 +75,20 @@ class EngineGpu : public ::testing::TestWithParam<Shape> {
     decoder->use_graphs(graphs);
     std::vector<int32_t> table(static_cast<size_t>(total));
     std::iota(table.begin(), table.end(), 0);
-    for (size_t i = table.size() - 1; order != 0 && i > 0; --i) std::swap(table[i], table[random_bits(order, i) % (i + 1)]);
+    for (size_t i = table.size() - 1; order != 0 && i > 0; --i)
+      std::swap(table[i], table[random_bits(order, i) % (i + 1)]);
     const auto groups = static_cast<size_t>(pool->layout().state_groups);
     const std::span<const int32_t> all = table;
-    model::Sequence sequence = pool->bind(all.subspan(groups, all.size() - groups - 5), all.first(groups), order % 3, 0);
+    model::Sequence sequence =
+        pool->bind(all.subspan(groups, all.size() - groups - 5), all.first(groups), order % 3, 0);
     sequence.reset();
     std::vector<bf16> out;
     const int64_t width = engine_->config().hidden;
     for (size_t n = 0; sequence.length() < tokens; ++n) {
       const int64_t size = std::min(sizes[std::min(n, sizes.size() - 1)], tokens - sequence.length());
       model::Step step;
-      step.append(&sequence, std::span(list).subspan(static_cast<size_t>(sequence.length()), static_cast<size_t>(size)));
+      step.append(&sequence,
+                  std::span(list).subspan(static_cast<size_t>(sequence.length()), static_cast<size_t>(size)));
       const tensor::Tensor hidden = decoder->forward(step);
       const size_t at = out.size();
       out.resize(at + static_cast<size_t>(size * width));
@@ -108,9 +112,10 @@ TEST_P(EngineGpu, GraphsChunksVerificationAndPagesKeepTheBits) {
     bool graphs;
     uint64_t order;
   };
-  for (const Way& way : {Way{"one by one", {1}, false, 0}, Way{"one by one in graphs", {1}, true, 0},
-                         Way{"other pages", {150}, false, 7}, Way{"decoded in graphs from other pages", {41, 1}, true, 8},
-                         Way{"eights, as in verification", {30, 8}, true, 9}, Way{"chunks", {5, 16, 3, 64}, true, 10}}) {
+  for (const Way& way :
+       {Way{"one by one", {1}, false, 0}, Way{"one by one in graphs", {1}, true, 0},
+        Way{"other pages", {150}, false, 7}, Way{"decoded in graphs from other pages", {41, 1}, true, 8},
+        Way{"eights, as in verification", {30, 8}, true, 9}, Way{"chunks", {5, 16, 3, 64}, true, 10}}) {
     const std::vector<bf16> got = run(list, way.sizes, way.graphs, way.order);
     ASSERT_EQ(got.size(), whole.size());
     int64_t differing = 0;
@@ -144,7 +149,8 @@ TEST_P(EngineGpu, ErrsNoMoreThanTheCpu) {
   const auto gpu = open(tensor::Device::kCuda, LatentFormat::kBf16, KeyFormat::kBf16);
   const double cpu_error = errors(*cpu, *reference);
   const double gpu_error = errors(*gpu, *reference);
-  std::cout << "log-probabilities against the reference, root mean square: CPU " << cpu_error << ", GPU " << gpu_error << std::endl;
+  std::cout << "log-probabilities against the reference, root mean square: CPU " << cpu_error << ", GPU " << gpu_error
+            << std::endl;
   EXPECT_LE(gpu_error, kLuck * cpu_error);
 }
 
@@ -156,8 +162,9 @@ TEST_P(EngineGpu, HasTheDigestsOfItsFirstVersion) {
     LatentFormat latent;
     KeyFormat key;
   };
-  for (const Formats& f : {Formats{"bf16", LatentFormat::kBf16, KeyFormat::kBf16}, Formats{"fp8", LatentFormat::kFp8, KeyFormat::kFp8},
-                           Formats{"fp4", LatentFormat::kNvfp4, KeyFormat::kMxfp4}}) {
+  for (const Formats& f :
+       {Formats{"bf16", LatentFormat::kBf16, KeyFormat::kBf16}, Formats{"fp8", LatentFormat::kFp8, KeyFormat::kFp8},
+        Formats{"fp4", LatentFormat::kNvfp4, KeyFormat::kMxfp4}}) {
     const auto engine = open(tensor::Device::kCuda, f.latent, f.key);
     const auto scored = std::move(engine->score({ids(300, 3)}, 0)).value();
     uint64_t hash = 0;

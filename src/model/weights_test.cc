@@ -142,13 +142,13 @@ void expect_same_model(Weights& cpu, Weights& plain, const Config& config) {
         const bool coded = w.layout == WeightLayout::kTiledMxfp4;
         ASSERT_EQ(r.layout, coded ? WeightLayout::kRowMajorMxfp4 : WeightLayout::kRowMajorBf16)
             << name;
-        std::vector<uint8_t> packed(static_cast<size_t>(coded ? ops::moe_packed_bytes(w.n, w.k)
-                                                              : ops::gemm_packed_bytes(w.n, w.k)));
+        std::vector<uint8_t> packed(static_cast<size_t>(coded ? ops::moe_packed_bytes(WeightLayout::kTiledMxfp4, w.n, w.k)
+                                                              : ops::gemm_packed_bytes(WeightLayout::kTiledBf16, w.n, w.k)));
         if (coded) {
-          ops::moe_pack_mxfp4(static_cast<const uint8_t*>(r.data), r.scales, r.n, r.k,
+          ops::moe_pack_mxfp4(WeightLayout::kTiledMxfp4, static_cast<const uint8_t*>(r.data), r.scales, r.n, r.k,
                               packed.data(), r.n, 0);
         } else {
-          ops::gemm_pack_rows(static_cast<const bf16*>(r.data), r.n, r.k, r.k, packed.data(), r.n,
+          ops::gemm_pack_rows(WeightLayout::kTiledBf16, static_cast<const bf16*>(r.data), r.n, r.k, r.k, packed.data(), r.n,
                               0);
         }
         ASSERT_EQ(std::memcmp(packed.data(), w.data, packed.size()), 0) << name;

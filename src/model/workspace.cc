@@ -88,7 +88,8 @@ std::vector<Piece> plan(const Config& config, tensor::Device device, int64_t row
   const DType act = ops::activation_dtype(device);
   const int64_t score_bytes = context_max * tensor::dtype_bytes(act);
   if (config.index_topk > 0 && context_max > 0) {
-    w->score_rows = std::clamp<int64_t>((device == tensor::Device::kCuda ? kScoreBytesGpu : kScoreBytes) / score_bytes, 1, rows_max);
+    const int64_t bytes = device == tensor::Device::kCuda ? kScoreBytesGpu : kScoreBytes;
+    w->score_rows = std::clamp<int64_t>(bytes / score_bytes, 1, rows_max);
   }
   std::vector<Piece> all = pieces(config, device, w);
   all.push_back({&w->index_scores, act, w->score_rows, context_max});

@@ -2,9 +2,10 @@
 // Owner   ops. Included by GPU sources only.
 // Threads mma_* need all 32 lanes of a warp; the others are per thread.
 // Errors  None.
-// Numerics From compute capability 9.0 on these are the instructions that docs/kernels/arithmetic.md names. Elsewhere (compute
-//         capability 8.x, HIP) plain code stands in for them: chains of fused multiply-adds over ascending k and the language's own
-//         exp2 and division. So every GPU has one arithmetic for all paths of an operation; two kinds of GPU may differ.
+// Numerics From compute capability 9.0 on these are the instructions that docs/kernels/arithmetic.md names. Elsewhere
+//         (compute capability 8.x, HIP) plain code stands in for them: chains of fused multiply-adds over ascending k and the
+//         language's own exp2 and division. So every GPU has one arithmetic for all paths of an operation; two kinds of GPU
+//         may differ.
 // Source  Fragment layout: PTX ISA, "Matrix Fragments for mma.m16n8k16".
 //
 // D [16, 8] = A [16, 16] B [16, 8] + C, by one warp. With g = lane / 4 and t = lane % 4 a lane holds
@@ -21,10 +22,6 @@
 
 namespace perigee::ops::gpu {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define PERIGEE_PTX_90 1
-#endif
-
 __device__ inline float widen_half(uint32_t word, int half, bool fp16) {
   const auto bits = static_cast<uint16_t>(half == 0 ? word & 0xffffu : word >> 16);
   if (fp16) return __half2float(__ushort_as_half(bits));
@@ -36,6 +33,15 @@ __device__ inline uint32_t lane_word(uint32_t word, int lane) {
   return __shfl(word, lane, 32);
 #else
   return __shfl_sync(0xffffffffu, word, lane);
+#endif
+}
+
+// What a warp's lanes read before it is read before any of them writes after it, and the other way round.
+__device__ inline void warp_barrier() {
+#if defined(__HIP_PLATFORM_AMD__)
+  __builtin_amdgcn_wave_barrier();
+#else
+  __syncwarp();
 #endif
 }
 
@@ -59,8 +65,9 @@ __device__ inline void mma_plain(float (&c)[4], const uint32_t (&a)[4], const ui
 
 // C += A B on BF16 operands.
 __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-#if defined(PERIGEE_PTX_90)
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
@@ -70,8 +77,9 @@ __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uin
 
 // C += A B on FP16 operands.
 __device__ inline void mma_fp16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-#if defined(PERIGEE_PTX_90)
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
@@ -82,7 +90,7 @@ __device__ inline void mma_fp16(float (&c)[4], const uint32_t (&a)[4], const uin
 // Both products of two pairs of BF16, exact when one factor of each is a power of two and the product is in range; denormals
 // count.
 __device__ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
-#if defined(PERIGEE_PTX_90)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   uint32_t d;
   asm("mul.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
@@ -95,7 +103,7 @@ __device__ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
 
 // 2^x; results below 2^-126 are 0.
 __device__ inline float fast_ex2(float x) {
-#if defined(PERIGEE_PTX_90)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
@@ -107,7 +115,7 @@ __device__ inline float fast_ex2(float x) {
 
 // 1 / x; operands and results below 2^-126 count as 0.
 __device__ inline float fast_rcp(float x) {
-#if defined(PERIGEE_PTX_90)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
@@ -119,7 +127,7 @@ __device__ inline float fast_rcp(float x) {
 
 // 1 / sqrt(x).
 __device__ inline float fast_rsqrt(float x) {
-#if defined(PERIGEE_PTX_90)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   float y;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;

@@ -188,6 +188,30 @@ class StepParts {
   const int32_t* rows_ = nullptr;
 };
 
+// Memory of a test that an operation on a GPU reads and writes through places of its own, there and back.
+class BytesOnDevice {
+ public:
+  BytesOnDevice(const Context& context, std::vector<uint8_t>& bytes) : on_(context) {
+    t_ = on_(tensor::view(bytes.data(), {static_cast<int64_t>(bytes.size())}));
+  }
+  std::byte* data() const { return static_cast<std::byte*>(t_.data); }
+
+ private:
+  OnDevice on_;
+  Tensor t_;
+};
+
+// Norm of the difference over norm.
+inline double relative_norm(const std::vector<double>& got, const std::vector<double>& want) {
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += (got[i] - want[i]) * (got[i] - want[i]);
+    norm += want[i] * want[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
 // Bell-shaped values of this standard deviation.
 inline std::vector<float> random_float(uint64_t seed, int64_t n, double scale) {
   std::vector<float> out(static_cast<size_t>(n));
@@ -313,11 +337,11 @@ struct Batch {
 };
 
 // Runs an operation on many batches of the same `rows` rows under every instruction set and 1, 2 and 3 threads, and on the
-// GPU if there is one; each row must have the bits that it has alone: in plain code, or on the GPU. T is the element type of
-// the result.
+// GPU if there is one (and the operation runs there); each row must have the bits that it has alone: in plain code, or on the
+// GPU. T is the element type of the result.
 template <class T>
 void expect_rows_independent(int64_t rows, int64_t row_size,
-                             const std::function<std::vector<T>(const Context&, const Batch&)>& run) {
+                             const std::function<std::vector<T>(const Context&, const Batch&)>& run, bool on_gpu = true) {
   std::vector<Batch> batches = {{{}, 0}, {iota(rows), 0}};
   uint64_t draw = 0;
   for (const int64_t size : {1, 2, 7, 64}) {
@@ -356,7 +380,7 @@ void expect_rows_independent(int64_t rows, int64_t row_size,
       check(cpu(isa, threads), alone, fmt::format("{}, {} threads", isa_name(isa), threads));
     }
   }
-  if (gpu() != nullptr) check(*gpu(), alone_on(*gpu()), "GPU");
+  if (on_gpu && gpu() != nullptr) check(*gpu(), alone_on(*gpu()), "GPU");
 }
 
 }  // namespace perigee::ops::testing

@@ -1,5 +1,5 @@
-// What    One growing block of zeroed memory, of the host (huge-page-friendly) or of a GPU, that hands out aligned pieces and can be
-//         frozen.
+// What    One growing block of zeroed memory, of the host (huge-page-friendly) or of a GPU, that hands out aligned pieces
+//         and can be frozen.
 // Owner   tensor.
 // Threads One writer; pieces may be used from any thread.
 // Errors  Result when the system has no memory; allocation after freeze() is a bug.

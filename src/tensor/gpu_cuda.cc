@@ -85,7 +85,9 @@ Result<GpuArena> GpuArena::create(size_t bytes, const std::string& what) {
     return resource_exhausted("{} needs {:.2f} GiB, {:.2f} of {:.2f} GiB are free on the GPU", what, gib(wanted), gib(free),
                               gib(total));
   }
+  // Other streams do not wait for the default one, which clears: without waiting here it could clear what they have written.
   must(cudaMemset(data, 0, wanted), "clearing memory");
+  must(cudaStreamSynchronize(nullptr), "clearing memory");
   arena.data_ = static_cast<std::byte*>(data);
   arena.capacity_ = wanted;
   return arena;

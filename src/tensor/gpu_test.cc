@@ -69,6 +69,26 @@ TEST(Gpu, MemoryStartsAtZeroAndIsRefusedBeforeItIsTaken) {
   EXPECT_EQ(open_gpu(0)->free_bytes, before);
 }
 
+TEST(Gpu, ClearingIsOverBeforeAnyStreamWrites) {
+  if (const std::string why = missing(); !why.empty()) GTEST_SKIP() << why;
+  Result<GpuStream> stream = GpuStream::create();
+  ASSERT_TRUE(stream.ok());
+  constexpr size_t kBytes = size_t{1} << 30;  // clearing takes longer than the copies
+  for (int round = 0; round < 5; ++round) {
+    Result<GpuArena> arena = GpuArena::create(kBytes, "the test");
+    if (!arena.ok()) GTEST_SKIP() << arena.error().message;
+    std::byte* const last = arena->data() + kBytes - sizeof(uint64_t);
+    const uint64_t value = 0x0123456789abcdefu;
+    stream->to_gpu(last, &value, sizeof(value));
+    stream->wait("writing");
+    wait_for_gpu("clearing");
+    uint64_t back = 0;
+    stream->to_host(&back, last, sizeof(back));
+    stream->wait("reading");
+    ASSERT_EQ(back, value);
+  }
+}
+
 TEST(Gpu, PinnedMemoryIsCopiedWhenTheStreamComesToIt) {
   if (const std::string why = missing(); !why.empty()) GTEST_SKIP() << why;
   Result<GpuStream> stream = GpuStream::create();

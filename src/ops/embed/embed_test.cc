@@ -46,7 +46,10 @@ TEST(Embed, RowsAreIndependent) {
         std::vector<int32_t> ids(batch.pick.begin(), batch.pick.end());
         const auto rows = static_cast<int64_t>(ids.size());
         Rows<bf16> out(rows, width, batch.gap);
-        embed(context, testing::view(ids, {rows}), testing::view(table, {50, width}), out.tensor());
+        {
+          testing::OnDevice on(context);
+          embed(context, on(testing::view(ids, {rows})), on(testing::view(table, {50, width})), on(out.tensor()));
+        }
         return out.dense();
       });
 }

@@ -12,8 +12,8 @@
 //          padded to a multiple of 32 and N to a multiple of 16 with zeros.
 //          kFragmentBf16: blocks [N/16][K/16] of 16 rows x 16 columns, 512 bytes: 16 bytes for each lane of a warp, its
 //          registers of the matrix instruction (ops/gpu_mma.cuh). Padded to whole blocks with zeros.
-// Numerics kCuda: docs/kernels/arithmetic.md, "Dense products". kCpu: FP32. Per block of 32 columns two chains of fused multiply-adds from zero, over the even
-// and over the odd columns
+// Numerics kCuda: docs/kernels/arithmetic.md, "Dense products".
+//          kCpu: FP32. Per block of 32 columns two chains of fused multiply-adds from zero, over the even and the odd columns
 //          in ascending order; even + odd is added to the accumulator. K is cut into segments of
 //          1792 columns, each with an accumulator from zero; the first segment is the result, later
 //          ones are added in order. This is the arithmetic of AMX BF16 tiles, so plain code, AVX2,

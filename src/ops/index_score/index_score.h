@@ -13,7 +13,8 @@
 //          row are written.
 // Limits   S > the last position; kMxfp4 needs J % 32 == 0; kF64 exists on kReference only.
 // Units    Scores are unnormalised.
-// Numerics kCuda: docs/kernels/arithmetic.md, "Index scores"; J <= 128. kCpu: FP32: dots in the order of ops/gemm (blocks of 32 columns, even ones and odd ones apart),
+// Numerics kCuda: docs/kernels/arithmetic.md, "Index scores"; J <= 128.
+//          kCpu: FP32: dots in the order of ops/gemm (blocks of 32 columns, even ones and odd ones apart),
 //          groups and heads added in ascending order by fused multiply-adds, s_k once at the end,
 //          one rounding to BF16. The same bits in every instruction set, matrix tiles included,
 //          batch, chunking and page order. kReference: double, nothing rounded but by the cache

@@ -42,7 +42,12 @@ union Queries {
   bf16 values[kHeadGroup * kStride];
 };
 
-#if defined(PERIGEE_WGMMA)
+// Swizzled rows start at multiples of this.
+constexpr size_t kAligned = 1024;
+constexpr size_t kTileBytes = (sizeof(Tile) + kAligned - 1) / kAligned * kAligned;
+constexpr size_t kQueryBytes = (sizeof(Queries) + kAligned - 1) / kAligned * kAligned;
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool kCodes = true;
 #else
 constexpr bool kCodes = false;
@@ -120,7 +125,7 @@ __device__ void put_keys(const Problem& p, const uint8_t* page, int visible, Til
 
 // Dots of a warp's 16 keys with 32 heads: acc[4 i + j] belongs to head 8 i + 2 t + j mod 2 and key g + j / 2 * 8.
 __device__ void dots(const Problem& p, const Tile& keys, const Queries& queries, float (&acc)[16]) {
-#if defined(PERIGEE_WGMMA)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   if (p.format == KeyFormat::kFp8) {
     for (float& a : acc) a = 0;
     gpu::wgmma_e4m3(keys.codes, queries.codes, acc);
@@ -132,7 +137,8 @@ __device__ void dots(const Problem& p, const Tile& keys, const Queries& queries,
   const bf16* const k = keys.values + (threadIdx.x / 32 * 16 + lane / 4) * kStride + lane % 4 * 2;
   float tile[4][4] = {};
   for (int s = 0; s < steps; ++s) {
-    const uint32_t a[4] = {word(k + s * 16), word(k + 8 * kStride + s * 16), word(k + s * 16 + 8), word(k + 8 * kStride + s * 16 + 8)};
+    const bf16* const low = k + 8 * kStride;
+    const uint32_t a[4] = {word(k + s * 16), word(low + s * 16), word(k + s * 16 + 8), word(low + s * 16 + 8)};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const bf16* const x = queries.values + (i * 8 + lane / 4) * kStride + lane % 4 * 2 + s * 16;
@@ -149,14 +155,12 @@ __device__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 // A block scores one row against every gridDim.x-th page.
 __global__ void __launch_bounds__(kThreads) index_score_kernel(const __grid_constant__ Problem p) {
-  extern __shared__ __align__(1024) uint8_t memory[];
+  extern __shared__ uint8_t unaligned[];
+  uint8_t* const memory = unaligned + (kAligned - __cvta_generic_to_shared(unaligned) % kAligned) % kAligned;
   auto& keys = *reinterpret_cast<Tile*>(memory);
-  auto* const queries = reinterpret_cast<Queries*>(memory + (sizeof(Tile) + 1023) / 1024 * 1024);
-  constexpr int kQueryBytes = (sizeof(Queries) + 1023) / 1024 * 1024;
-  auto* const gates = reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(queries) + p.groups * kQueryBytes);
-  const auto group = [&](int i) -> Queries& {
-    return *reinterpret_cast<Queries*>(reinterpret_cast<uint8_t*>(queries) + i * kQueryBytes);
-  };
+  uint8_t* const queries = memory + kTileBytes;
+  auto* const gates = reinterpret_cast<float*>(queries + p.groups * kQueryBytes);
+  const auto group = [&](int i) -> Queries& { return *reinterpret_cast<Queries*>(queries + i * kQueryBytes); };
   const int64_t row = p.first_row + blockIdx.y;
   const gpu::Place place = gpu::place_of(p.parts, p.part_of_row, row);
   if (place.part == nullptr || place.position + 1 <= p.skip) return;
@@ -174,7 +178,7 @@ __global__ void __launch_bounds__(kThreads) index_score_kernel(const __grid_cons
     const auto* const page = reinterpret_cast<const uint8_t*>(view.page(n * kPage));
     const auto visible = static_cast<int>(min(static_cast<int64_t>(kPage), place.position + 1 - n * kPage));
     put_keys(p, page, visible, keys);
-#if defined(PERIGEE_WGMMA)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     gpu::wgmma_publish();
 #endif
     __syncthreads();
@@ -223,9 +227,7 @@ void index_score(const Context& context, const Tensor& q, const Tensor& gates, K
   p.columns = static_cast<int>(q.dims[2]);
   CHECK_LE(p.columns, kColumnsMax);
   p.factor = static_cast<float>(1 / std::sqrt(static_cast<double>(p.heads) * p.columns));
-  constexpr size_t kAligned = 1024;
-  const auto rounded = [](size_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; };
-  const size_t bytes = rounded(sizeof(Tile)) + static_cast<size_t>(p.groups) * (rounded(sizeof(Queries)) + kHeadGroup * sizeof(float));
+  const size_t bytes = kAligned + kTileBytes + static_cast<size_t>(p.groups) * (kQueryBytes + kHeadGroup * sizeof(float));
   gpu::allow_shared(reinterpret_cast<const void*>(index_score_kernel), bytes, "index_score");
   const auto rows = static_cast<unsigned>(scores.rows());
   const auto pages = static_cast<unsigned>((scores.dims[1] + kPage - 1) / kPage);

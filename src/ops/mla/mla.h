@@ -9,7 +9,8 @@
 //          positions, which ascend and do not exceed position(t). Nothing aliases.
 // Limits   kNvfp4 needs C % 16 == 0; kF64 exists on kReference only.
 // Units    Base-e logarithms.
-// Numerics kCuda: docs/kernels/arithmetic.md, "Attention"; C <= 512. kCpu: FP32. The list is cut into pieces of 64 slots. Per piece: scores by ascending chains of
+// Numerics kCuda: docs/kernels/arithmetic.md, "Attention"; C <= 512.
+//          kCpu: FP32. The list is cut into pieces of 64 slots. Per piece: scores by ascending chains of
 //          fused multiply-adds over C + r, times scale; maximum; exponentials; their sum over 16
 //          lanes ascending, then the fixed tree; values by chains over ascending slots from zero.
 //          Pieces are joined in order; one division; out rounded once. Bits depend on the row's own

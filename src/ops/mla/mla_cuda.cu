@@ -87,7 +87,8 @@ size_t shared_bytes(const Problem& p) {
 __device__ uint32_t word(const bf16* p) { return *reinterpret_cast<const uint32_t*>(p); }
 
 // Records of a piece as BF16, zeros beyond the list and beyond the width.
-__device__ void load_piece(const Problem& p, const gpu::Place& place, const int32_t* list, int begin, int count, const Shared& s) {
+__device__ void load_piece(const Problem& p, const gpu::Place& place, const int32_t* list, int begin, int count,
+                           const Shared& s) {
   const tensor::PageView pages = p.pages.of(*place.part);
   for (int slot = threadIdx.x / 32; slot < kPiece; slot += kWarps) {
     bf16* const to = s.x + slot * p.stride;
@@ -138,6 +139,7 @@ __device__ void weigh_piece(const Problem& p, const Shared& s) {
     s.weights[h * kPieceStride + lane + 32] = b;
     const float sum = piece_sum(to_float(a), to_float(b));
     const float factor = power(old, now);
+    gpu::warp_barrier();
     if (lane == 0) {
       s.factor[h] = factor;
       s.sum[h] = fmaf(s.sum[h], factor, sum);

@@ -4,14 +4,16 @@
 // Math     out = gathered x times w_e^T, e by ranges of slots.
 // Shapes   x [R, K] act, any row stride · source [M] i32 or null (slot i reads row i, R = M) · offsets [E+1] i32: slots of
 //          expert e · experts: E matrices [N, K], all kTiledMxfp4 or all kTiledBf16 (kCpu), kFragmentMxfp4 or kFragmentBf16
-//          (kCuda), kRowMajorMxfp4 or kRowMajorBf16 (kReference) · out [M, N] act or real, any row stride, not overlapping x. M may be 0, experts may be empty.
+//          (kCuda), kRowMajorMxfp4 or kRowMajorBf16 (kReference) · out [M, N] act or real, any row stride, not
+//          overlapping x. M may be 0, experts may be empty.
 // Limits   MXFP4: K is a multiple of 32, the width of a scale.
 // Layout   kTiledMxfp4: panels of 16 output rows. A panel holds its codes [K/32][4][16 rows][4 bytes], the four bytes being
 //          the file's own for 8 columns of one row (column 2i in the low nibble of byte i, 2i + 1 in the high one), then its
 //          scales [K/32][16 rows] (e8m0 bytes): 4.25 bits a weight, two linear streams. Weight::scales stays null.
 //          kFragmentMxfp4: docs/kernels/arithmetic.md, "Experts on packed MXFP4"; rows in their natural order, matrices padded to
 //          blocks of 64 x 64 with zeros, an expert's matrix at the same distance from the one before for all experts of a call.
-// Numerics kCuda: the bits of ops/gemm on the dequantised matrix. kCpu: the arithmetic of ops/gemm on the codes' values 0, 0.5, 1, 1.5, 2, 3, 4, 6, with the scale applied once a block:
+// Numerics kCuda: the bits of ops/gemm on the dequantised matrix. kCpu: the arithmetic of ops/gemm on the codes' values 0, 0.5,
+//          1, 1.5, 2, 3, 4, 6, with the scale applied once a block:
 //          acc = fma(2^(e - 127), even + odd, acc). As long as nothing leaves the FP32 range this equals, bit for bit,
 //          ops/gemm on the dequantised matrix; matrix tiles do the latter and are used only after the exponents of
 //          activations and scales prove it. Activations below 2^-101 count as zero, so does scale byte 0 (2^-127, a denormal);

@@ -29,8 +29,8 @@ struct Experts {
   void pack() {
     packed.clear();
     for (const Mxfp4Rows& r : rows) {
-      packed.emplace_back(static_cast<size_t>(moe_packed_bytes(tensor::WeightLayout::kTiledMxfp4, n, k)), uint8_t{0xee});
-      moe_pack_mxfp4(tensor::WeightLayout::kTiledMxfp4, r.codes.data(), r.scales.data(), n, k, packed.back().data(), n, 0);
+      packed.emplace_back(static_cast<size_t>(moe_packed_bytes(WeightLayout::kTiledMxfp4, n, k)), uint8_t{0xee});
+      moe_pack_mxfp4(WeightLayout::kTiledMxfp4, r.codes.data(), r.scales.data(), n, k, packed.back().data(), n, 0);
     }
   }
   std::vector<Weight> cpu() const {
@@ -143,12 +143,12 @@ TEST(MoeGemm, PackedLayoutIsCodesThenScales) {
   const int64_t n = 19;
   const int64_t k = 96;
   const Mxfp4Rows rows = random_mxfp4(1, n, k);
-  ASSERT_EQ(moe_packed_bytes(tensor::WeightLayout::kTiledMxfp4, n, k), 32 * k * 17 / 32);
-  std::vector<uint8_t> packed(static_cast<size_t>(moe_packed_bytes(tensor::WeightLayout::kTiledMxfp4, n, k)), 0xee);
+  ASSERT_EQ(moe_packed_bytes(WeightLayout::kTiledMxfp4, n, k), 32 * k * 17 / 32);
+  std::vector<uint8_t> packed(static_cast<size_t>(moe_packed_bytes(WeightLayout::kTiledMxfp4, n, k)), 0xee);
   // Two tensors stacked into one matrix, the second one first.
-  moe_pack_mxfp4(tensor::WeightLayout::kTiledMxfp4, rows.codes.data() + 7 * k / 2, rows.scales.data() + 7 * k / 32, 12, k,
+  moe_pack_mxfp4(WeightLayout::kTiledMxfp4, rows.codes.data() + 7 * k / 2, rows.scales.data() + 7 * k / 32, 12, k,
                  packed.data(), n, 7);
-  moe_pack_mxfp4(tensor::WeightLayout::kTiledMxfp4, rows.codes.data(), rows.scales.data(), 7, k, packed.data(), n, 0);
+  moe_pack_mxfp4(WeightLayout::kTiledMxfp4, rows.codes.data(), rows.scales.data(), 7, k, packed.data(), n, 0);
   for (int64_t r = 0; r < 32; ++r) {
     const uint8_t* const panel = packed.data() + r / 16 * (k * 16 * 17 / 32);
     for (int64_t c = 0; c < k; c += 2) {
@@ -211,8 +211,8 @@ TEST(MoeGemm, EqualsTheDenseProductOfDequantisedWeights) {
         rows.push_back(to_bf16(value));
         ASSERT_EQ(to_float(rows.back()), value);
       }
-      packed.emplace_back(static_cast<size_t>(gemm_packed_bytes(tensor::WeightLayout::kTiledBf16, c.n, c.k)));
-      gemm_pack_rows(tensor::WeightLayout::kTiledBf16, rows.data(), c.n, c.k, c.k, packed.back().data(), c.n, 0);
+      packed.emplace_back(static_cast<size_t>(gemm_packed_bytes(WeightLayout::kTiledBf16, c.n, c.k)));
+      gemm_pack_rows(WeightLayout::kTiledBf16, rows.data(), c.n, c.k, c.k, packed.back().data(), c.n, 0);
       dense.push_back({WeightLayout::kTiledBf16, c.n, c.k, packed.back().data(), nullptr});
     }
     for (const Context& context : contexts()) {
@@ -272,8 +272,8 @@ TEST(MoeGemm, ARowsBitsDoNotDependOnItsSurroundings) {
     std::vector<Weight> w = weights.cpu();
     std::vector<std::vector<std::byte>> packed;
     for (int64_t e = 0; layout == WeightLayout::kTiledBf16 && e < experts; ++e) {
-      packed.emplace_back(static_cast<size_t>(gemm_packed_bytes(tensor::WeightLayout::kTiledBf16, n, k)));
-      gemm_pack_rows(tensor::WeightLayout::kTiledBf16, random_bf16(1200 + e, n * k, 0.1f).data(), n, k, k, packed.back().data(), n,
+      packed.emplace_back(static_cast<size_t>(gemm_packed_bytes(WeightLayout::kTiledBf16, n, k)));
+      gemm_pack_rows(WeightLayout::kTiledBf16, random_bf16(1200 + e, n * k, 0.1f).data(), n, k, k, packed.back().data(), n,
                      0);
       w[e] = {layout, n, k, packed.back().data(), nullptr};
     }

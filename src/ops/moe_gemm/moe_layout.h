@@ -11,7 +11,8 @@ namespace perigee::ops {
 
 constexpr int64_t kFragmentBlock = 64;         // outputs and columns of a block
 constexpr int64_t kFragmentCodeBytes = 2048;   // [4 tiles of 16 outputs][32 lanes][16 bytes]
-constexpr int64_t kFragmentBlockBytes = 2176;  // then scales [4 tiles][8 rows g][(k32 0, g), (k32 0, g + 8), (k32 1, g), (k32 1, g + 8)]
+// Then scales [4 tiles][8 rows g][(k32 0, g), (k32 0, g + 8), (k32 1, g), (k32 1, g + 8)].
+constexpr int64_t kFragmentBlockBytes = 2176;
 constexpr int kFragmentScaleBias = 126;        // scales are stored as exponent fields of 2^(scale byte - 1)
 constexpr int kFragmentScaleMax = 128;
 

@@ -140,7 +140,10 @@ TEST(MoeCombine, ARowsBitsDoNotDependOnItsSurroundings) {
         testing::Rows<float> rows(y, width, from, batch.gap);
         testing::Rows<float> w(weights, active, batch.pick, batch.gap);
         testing::Rows<bf16> out(t, width, batch.gap);
-        moe_combine(context, rows.tensor(), view(place, {t, active}), w.tensor(), out.tensor());
+        {
+          testing::OnDevice on(context);
+          moe_combine(context, on(rows.tensor()), on(view(place, {t, active})), on(w.tensor()), on(out.tensor()));
+        }
         return out.dense();
       });
 }

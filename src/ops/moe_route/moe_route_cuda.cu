@@ -1,4 +1,5 @@
 #include "ops/gpu_launch.h"
+#include "ops/gpu_mma.cuh"
 #include "ops/gpu_rows.cuh"
 #include "ops/moe_route/moe_route.h"
 
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kWarps * 32)
       ids[token * ids_stride + a] = best.id;
     }
   }
-  __syncwarp();
+  gpu::warp_barrier();
   float sum = 0;
   for (int a = 0; a < active; ++a) sum = sum + chosen[a];
   const float divisor = renormalize ? sum + 1e-20f : 1.0f;

@@ -94,8 +94,11 @@ TEST(MoeRoute, ARowsBitsDoNotDependOnItsSurroundings) {
         testing::Rows<float> in(logits, experts, batch.pick, batch.gap);
         testing::Rows<int32_t> ids(t, active, batch.gap);
         testing::Rows<float> weights(t, active, batch.gap + 1);
-        moe_route(context, in.tensor(), view(bias, {experts}), {active, true, 2.5}, ids.tensor(),
-                  weights.tensor());
+        {
+          testing::OnDevice on(context);
+          moe_route(context, on(in.tensor()), on(view(bias, {experts})), {active, true, 2.5}, on(ids.tensor()),
+                    on(weights.tensor()));
+        }
         std::vector<float> out;
         const std::vector<int32_t> chosen = ids.dense();
         const std::vector<float> w = weights.dense();

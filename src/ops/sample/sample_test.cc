@@ -163,7 +163,8 @@ TEST(Sample, RowsAreIndependent) {
             all.push_back(sampled[i].processed_logprob);
           }
           return all;
-        });
+        },
+        false);  // a GPU's logits are drawn from on the host
   }
 }
 
