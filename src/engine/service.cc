@@ -346,12 +346,19 @@ void Service::Loop::run() {
 
 namespace {
 
+// Of the memory that holds the cache.
+size_t free_memory(tensor::Device device) {
+  if (device != tensor::Device::kCuda) return available_memory();
+  const Result<tensor::GpuInfo> gpu = tensor::open_gpu(0);
+  return gpu.ok() ? gpu->free_bytes : 0;
+}
+
 // Rows of a pool: what was asked for, or a few full contexts within a quarter of the free memory.
 int64_t choose_rows(const model::StateLayout& layout, const ServiceOptions& o, int64_t positions, int64_t seqs) {
   if (o.cache_bytes > 0) return o.cache_bytes / layout.rows.row_bytes;
   const int64_t wanted =
       kContextsDefault * cache::rows_of_request(layout.rows, positions) + 4 * layout.state_groups * seqs;
-  const auto quarter = static_cast<int64_t>(available_memory() / 4);
+  const auto quarter = static_cast<int64_t>(free_memory(layout.device) / 4);
   return std::min(wanted, quarter / layout.rows.row_bytes);
 }
 
