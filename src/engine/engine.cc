@@ -14,7 +14,6 @@ using tensor::Tensor;
 constexpr int64_t kBatchedTokensCpu = 512;        // large enough to feed matrix tiles, small enough for the cache
 constexpr int64_t kBatchedTokensCuda = 2048;
 constexpr int64_t kBatchedTokensReference = 256;
-constexpr int64_t kLogitRows = 32;                // rows whose logits are held at once
 
 int64_t default_batched_tokens(Device device) {
   switch (device) {
@@ -68,7 +67,7 @@ const char* format_name(KeyFormat f) {
 struct Engine::Run {
   std::unique_ptr<model::StatePool> states;
   std::unique_ptr<model::Decoder> decoder;
-  LogitRows logits;  // kLogitRows
+  LogitRows logits;
 };
 
 Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
@@ -131,7 +130,8 @@ Result<std::unique_ptr<Engine::Run>> Engine::start(const std::vector<int64_t>& t
       model::Decoder::create(context_, config_, weights_, rows, longest);
   if (!decoder.ok()) return decoder.error();
   run->decoder = std::move(*decoder);
-  Result<LogitRows> logits = LogitRows::create(context_, kLogitRows, config_.vocab);
+  const int64_t logit_rows = std::min(rows, LogitRows::rows_for(context_.device, config_.vocab));
+  Result<LogitRows> logits = LogitRows::create(context_, logit_rows, config_.vocab, config_.hidden);
   if (!logits.ok()) return logits.error();
   run->logits = std::move(*logits);
   memory_.cache_bytes = run->states->bytes();
@@ -166,19 +166,26 @@ std::vector<size_t> fill_step(const std::vector<std::vector<int32_t>>& ids, mode
 
 }  // namespace
 
-// Positions of one part of a step, kLogitRows at a time, so that logits take bounded memory.
+// Positions of one part of a step, some at a time, so that logits take bounded memory.
 void Engine::score_part(Run& run, const model::StepPart& part, int64_t first, const std::vector<int32_t>& ids,
                         int64_t top, const Tensor& hidden, ScoredSequence& out) {
-  for (int64_t done = 0; done < part.rows; done += kLogitRows) {
-    const int64_t rows = std::min(kLogitRows, part.rows - done);
-    run.logits.compute(*run.decoder, hidden.slice(part.row_begin + done, rows));
-    run.logits.normalize();
+  for (int64_t done = 0; done < part.rows; done += run.logits.rows_max()) {
+    const int64_t rows = std::min(run.logits.rows_max(), part.rows - done);
+    std::vector<int64_t> picked(static_cast<size_t>(rows));
+    std::iota(picked.begin(), picked.end(), part.row_begin + done);
+    run.logits.compute(*run.decoder, hidden, picked);
+    std::vector<int32_t> targets;
     for (int64_t r = 0; r < rows; ++r) {
-      const size_t at = static_cast<size_t>(first + done + r);
+      const auto next = static_cast<size_t>(first + done + r + 1);
+      targets.push_back(next < ids.size() ? ids[next] : -1);
+    }
+    const std::span<const double> logprobs = run.logits.log_probabilities(targets);
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto i = static_cast<size_t>(r);
       ScoredPosition p;
-      p.id = ids[at];
+      p.id = ids[static_cast<size_t>(first + done + r)];
       p.logsumexp = run.logits.normalizer(r);
-      if (at + 1 < ids.size()) p.target_logprob = run.logits.log_probability(r, ids[at + 1]);
+      if (targets[i] >= 0) p.target_logprob = logprobs[i];
       p.top = run.logits.best(r, top);
       out.push_back(std::move(p));
     }
@@ -207,11 +214,18 @@ Result<std::vector<ScoredSequence>> Engine::score(const std::vector<std::vector<
   }
 }
 
-ops::Sampled Engine::sample_row(Run& run, const GenerateRequest& request, int64_t position, const Tensor& hidden) {
-  const SamplingOptions& s = request.sampling;
-  const ops::SampleParams params = {s.temperature, s.top_p, s.min_p, s.top_k, s.seed, position, 0};
-  run.logits.compute(*run.decoder, hidden);
-  return run.logits.draw({&params, 1})[0];
+// Draws the next token of requests whose rows of `hidden` are given, as many at a time as logits fit.
+std::vector<ops::Sampled> Engine::sample_rows(Run& run, const std::vector<ops::SampleParams>& params,
+                                              const std::vector<int64_t>& rows, const Tensor& hidden) {
+  std::vector<ops::Sampled> out;
+  const auto most = static_cast<size_t>(run.logits.rows_max());
+  for (size_t done = 0; done < rows.size(); done += most) {
+    const size_t count = std::min(most, rows.size() - done);
+    run.logits.compute(*run.decoder, hidden, std::span(rows).subspan(done, count));
+    const std::span<const ops::Sampled> drawn = run.logits.draw(std::span(params).subspan(done, count));
+    out.insert(out.end(), drawn.begin(), drawn.end());
+  }
+  return out;
 }
 
 // `ids` holds each request's known ids, those already in its sequence included; generated ids are appended.
@@ -223,14 +237,23 @@ std::vector<Generated> Engine::run_requests(Run& run, const std::vector<Generate
     const std::vector<size_t> chosen = fill_step(ids, *run.states, batched_tokens_, step);
     if (chosen.empty()) return out;
     const Tensor hidden = run.decoder->forward(step);
+    std::vector<size_t> drawing;
+    std::vector<int64_t> rows;
+    std::vector<ops::SampleParams> params;
     for (size_t n = 0; n < chosen.size(); ++n) {
       const size_t i = chosen[n];
       const int64_t length = run.states->sequence(i).length();
-      const int64_t made = static_cast<int64_t>(out[i].tokens.size());
+      const auto made = static_cast<int64_t>(out[i].tokens.size());
       if (length < static_cast<int64_t>(ids[i].size()) || made == requests[i].max_tokens) continue;
-      const ops::Sampled sampled =
-          sample_row(run, requests[i], length, hidden.slice(step.parts[n].row_begin + step.parts[n].rows - 1, 1));
-      const GeneratedToken token = {sampled.id, sampled.logprob, sampled.processed_logprob};
+      const SamplingOptions& s = requests[i].sampling;
+      drawing.push_back(i);
+      rows.push_back(step.parts[n].row_begin + step.parts[n].rows - 1);
+      params.push_back({s.temperature, s.top_p, s.min_p, s.top_k, s.seed, length, 0});
+    }
+    const std::vector<ops::Sampled> sampled = sample_rows(run, params, rows, hidden);
+    for (size_t n = 0; n < drawing.size(); ++n) {
+      const size_t i = drawing[n];
+      const GeneratedToken token = {sampled[n].id, sampled[n].logprob, sampled[n].processed_logprob};
       out[i].tokens.push_back(token);
       const std::vector<int32_t>& stops = requests[i].stop_ids;
       const bool go_on = !on_token || on_token(i, token);
@@ -238,7 +261,7 @@ std::vector<Generated> Engine::run_requests(Run& run, const std::vector<Generate
         out[i].finish = Finish::kStop;
       } else if (!go_on) {
         out[i].finish = Finish::kCancelled;
-      } else if (made + 1 < requests[i].max_tokens) {
+      } else if (static_cast<int64_t>(out[i].tokens.size()) < requests[i].max_tokens) {
         ids[i].push_back(token.id);
       }
     }

@@ -141,7 +141,8 @@ class Engine {
   Result<std::unique_ptr<Run>> start(const std::vector<int64_t>& tokens_max);
   std::vector<Generated> run_requests(Run& run, const std::vector<GenerateRequest>& requests,
                                       std::vector<std::vector<int32_t>>& ids, const OnToken& on_token);
-  ops::Sampled sample_row(Run& run, const GenerateRequest& request, int64_t position, const model::Tensor& hidden);
+  std::vector<ops::Sampled> sample_rows(Run& run, const std::vector<ops::SampleParams>& params,
+                                        const std::vector<int64_t>& rows, const model::Tensor& hidden);
   void score_part(Run& run, const model::StepPart& part, int64_t first, const std::vector<int32_t>& ids, int64_t top,
                   const model::Tensor& hidden, ScoredSequence& out);
 

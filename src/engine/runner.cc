@@ -1,15 +1,11 @@
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace perigee::engine {
-namespace {
 
 using tensor::Tensor;
-
-constexpr int64_t kRows = 32;  // rows whose logits are held at once
-
-}  // namespace
 
 Result<std::unique_ptr<Runner>> Runner::create(const Engine& engine, const RunnerOptions& options) {
   std::unique_ptr<Runner> runner(new Runner(engine));
@@ -20,15 +16,9 @@ Result<std::unique_ptr<Runner>> Runner::create(const Engine& engine, const Runne
   Result<std::unique_ptr<model::Decoder>> decoder = engine.make_decoder(options.tokens_max, options.context_max);
   if (!decoder.ok()) return decoder.error();
   runner->decoder_ = std::move(*decoder);
-  const tensor::DType activation = ops::activation_dtype(engine.context().device);
   const model::Config& c = engine.config();
-  const int64_t bytes = kRows * c.hidden * tensor::dtype_bytes(activation);
-  Result<tensor::Arena> arena = tensor::Arena::create(static_cast<size_t>(bytes) + tensor::kAlignment,
-                                                      "hidden rows", engine.context().device);
-  if (!arena.ok()) return arena.error();
-  runner->arena_ = std::move(*arena);
-  runner->picked_ = runner->arena_.tensor(activation, {kRows, c.hidden});
-  Result<LogitRows> logits = LogitRows::create(engine.context(), kRows, c.vocab);
+  const int64_t rows = LogitRows::rows_for(engine.context().device, c.vocab);
+  Result<LogitRows> logits = LogitRows::create(engine.context(), rows, c.vocab, c.hidden);
   if (!logits.ok()) return logits.error();
   runner->logits_ = std::move(*logits);
   return runner;
@@ -62,32 +52,14 @@ void Runner::run(const sched::StepPlan& plan, const sched::Scheduler& scheduler)
   for (const sched::RowCopy& copy : plan.snapshots) pool_->copy_states(copy.from, copy.to);
 }
 
-void Runner::logits_of(std::span<const int64_t> rows) {
-  const size_t bytes = static_cast<size_t>(hidden_.row_size() * tensor::dtype_bytes(hidden_.dtype));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    engine_.context().mover().copy(picked_.slice(static_cast<int64_t>(i), 1).data, hidden_.slice(rows[i], 1).data, bytes);
-  }
-  logits_.compute(*decoder_, picked_.slice(0, static_cast<int64_t>(rows.size())));
-  logits_.normalize();
-}
-
-TokenLogprob Runner::read(int64_t row, int32_t id, int64_t top) const {
-  TokenLogprob out;
-  out.id = id;
-  out.logprob = logits_.log_probability(row, id);
-  out.model_logprob = out.logprob;
-  out.top = logits_.best(row, std::min(top, engine_.config().vocab));
-  return out;
-}
-
 std::vector<TokenLogprob> Runner::draw(std::span<const Draw> draws) {
   std::vector<TokenLogprob> out;
   while (!draws.empty()) {
-    const std::span<const Draw> now = draws.first(std::min<size_t>(draws.size(), kRows));
+    const std::span<const Draw> now = draws.first(std::min(draws.size(), static_cast<size_t>(logits_.rows_max())));
     draws = draws.subspan(now.size());
     std::vector<int64_t> rows;
     for (const Draw& d : now) rows.push_back(d.row);
-    logits_of(rows);
+    logits_.compute(*decoder_, hidden_, rows);
     // Alternatives and log-probabilities are the model's own: they are read before anything changes the row.
     const auto count = static_cast<int64_t>(now.size());
     std::vector<TokenLogprob> own(now.size());
@@ -96,12 +68,11 @@ std::vector<TokenLogprob> Runner::draw(std::span<const Draw> draws) {
     for (int64_t i = 0; i < count; ++i) {
       const Draw& d = now[static_cast<size_t>(i)];
       const TokenSampling& s = d.request->sampling;
-      if (d.request->top_logprobs > 0) own[static_cast<size_t>(i)] = read(i, 0, d.request->top_logprobs);
+      own[static_cast<size_t>(i)].top = logits_.best(i, std::min(d.request->top_logprobs, engine_.config().vocab));
       params.push_back({s.temperature, s.top_p, s.min_p, s.top_k, s.seed, d.position, s.choice});
       if (d.editor->idle()) continue;
-      std::vector<double>& kept = unedited[static_cast<size_t>(i)];
-      for (int64_t id = 0; id < engine_.config().vocab; ++id) kept.push_back(logits_.log_probability(i, id));
-      d.editor->edit(logits_.row(i), d.made);
+      unedited[static_cast<size_t>(i)] = logits_.log_probabilities_of(i);
+      d.editor->edit(logits_.edit(i), d.made);
     }
     const std::span<const ops::Sampled> sampled = logits_.draw(params);
     for (size_t i = 0; i < now.size(); ++i) {
@@ -119,12 +90,20 @@ std::vector<TokenLogprob> Runner::draw(std::span<const Draw> draws) {
 
 std::vector<TokenLogprob> Runner::score(int64_t first_row, std::span<const int32_t> targets, int64_t top) {
   std::vector<TokenLogprob> out;
-  for (size_t done = 0; done < targets.size(); done += kRows) {
-    const size_t count = std::min<size_t>(kRows, targets.size() - done);
-    std::vector<int64_t> rows;
-    for (size_t i = 0; i < count; ++i) rows.push_back(first_row + static_cast<int64_t>(done + i));
-    logits_of(rows);
-    for (size_t i = 0; i < count; ++i) out.push_back(read(static_cast<int64_t>(i), targets[done + i], top));
+  const auto most = static_cast<size_t>(logits_.rows_max());
+  for (size_t done = 0; done < targets.size(); done += most) {
+    const std::span<const int32_t> now = targets.subspan(done, std::min(most, targets.size() - done));
+    std::vector<int64_t> rows(now.size());
+    std::iota(rows.begin(), rows.end(), first_row + static_cast<int64_t>(done));
+    logits_.compute(*decoder_, hidden_, rows);
+    const std::span<const double> logprobs = logits_.log_probabilities(now);
+    for (size_t i = 0; i < now.size(); ++i) {
+      TokenLogprob token;
+      token.id = now[i];
+      token.logprob = token.model_logprob = logprobs[i];
+      token.top = logits_.best(static_cast<int64_t>(i), std::min(top, engine_.config().vocab));
+      out.push_back(std::move(token));
+    }
   }
   return out;
 }

@@ -39,7 +39,7 @@ class Runner {
   static Result<std::unique_ptr<Runner>> create(const Engine& engine, const RunnerOptions& options);
 
   const model::StateLayout& layout() const { return pool_->layout(); }
-  size_t bytes() const { return pool_->bytes() + decoder_->workspace_bytes() + arena_.capacity() + logits_.bytes(); }
+  size_t bytes() const { return pool_->bytes() + decoder_->workspace_bytes() + logits_.bytes(); }
   // Called after every layer of a step.
   void on_layer(std::function<void()> callback);
 
@@ -51,15 +51,11 @@ class Runner {
 
  private:
   explicit Runner(const Engine& engine) : engine_(engine) {}
-  void logits_of(std::span<const int64_t> rows);
-  TokenLogprob read(int64_t row, int32_t id, int64_t top) const;
 
   const Engine& engine_;
   std::unique_ptr<model::StatePool> pool_;
   std::unique_ptr<model::Decoder> decoder_;
-  tensor::Arena arena_;
-  model::Tensor picked_;  // [kRows, D] hidden rows whose logits are wanted
-  LogitRows logits_;      // kRows
+  LogitRows logits_;
   model::Tensor hidden_;  // of the last step
   std::vector<model::Sequence> sequences_;
 };

@@ -85,9 +85,9 @@ bool Decoder::launch_graph(const Step& step, const LayerRun& run) {
   const bool decode = static_cast<int64_t>(step.parts.size()) == run.rows && run.rows <= kGraphRows;
   const bool watched = taps_.after_layer || taps_.selected;
   if (context_.device != tensor::Device::kCuda || !graphs_wanted_ || !decode || watched) return false;
-  const void* const reads[2] = {&run.pool, tables_.parts().device};
-  if (!std::equal(reads, reads + 2, graphs_of_)) graphs_.clear();
-  std::copy(reads, reads + 2, graphs_of_);
+  if (graphs_pool_ != run.pool.serial() || graphs_tables_ != tables_.parts().device) graphs_.clear();
+  graphs_pool_ = run.pool.serial();
+  graphs_tables_ = tables_.parts().device;
   // The first step of a size runs as it is: it also loads the kernels, which recording must not do.
   const auto [found, first] = graphs_.try_emplace(run.rows);
   if (first) return false;

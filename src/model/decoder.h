@@ -55,7 +55,8 @@ class Decoder {
   Taps taps_;
   bool graphs_wanted_ = true;
   std::map<int64_t, tensor::GpuGraph> graphs_;  // by rows of the step
-  const void* graphs_of_[2] = {nullptr, nullptr};  // the pool and the step tables that they read
+  uint64_t graphs_pool_ = 0;                    // the serial of the pool that they read
+  const void* graphs_tables_ = nullptr;         // and where the step tables lie
 };
 
 }  // namespace perigee::model

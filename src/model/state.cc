@@ -1,6 +1,7 @@
 #include "model/state.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 
 #include "ops/context.h"
@@ -76,7 +77,9 @@ void Sequence::reset() {
 
 Result<std::unique_ptr<StatePool>> StatePool::create(const Config& config, const tensor::Mover& mover, CacheFormats formats,
                                                      int64_t rows, int64_t slots) {
+  static std::atomic<uint64_t> pools = 0;
   std::unique_ptr<StatePool> pool(new StatePool());
+  pool->serial_ = ++pools;
   pool->layout_ = make_state_layout(config, mover.device, formats);
   pool->mover_ = mover;
   pool->rows_ = rows;

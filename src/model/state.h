@@ -101,6 +101,8 @@ class StatePool {
                                                         CacheFormats formats, const std::vector<int64_t>& tokens_max);
 
   const StateLayout& layout() const { return layout_; }
+  // Unlike an address never used again.
+  uint64_t serial() const { return serial_; }
   // Bytes held for rows and slots.
   size_t bytes() const { return memory_.capacity(); }
   int64_t rows() const { return rows_; }
@@ -134,6 +136,7 @@ class StatePool {
   std::byte* slots_base() const { return base_ + rows_ * layout_.rows.row_bytes; }
 
   StateLayout layout_;
+  uint64_t serial_ = 0;
   tensor::Mover mover_;
   tensor::Arena memory_;
   std::byte* base_ = nullptr;

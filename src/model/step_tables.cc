@@ -16,7 +16,7 @@ size_t blocks_in_use(const StepPart& p) {
 
 }  // namespace
 
-// Growing moves everything, which a graph would not notice: decoders capture after the first step of their largest size.
+// Growing moves everything; a graph that reads the old place is told by parts().device, which the decoder compares.
 Status StepTables::reserve(size_t bytes) {
   if (bytes <= staging_.bytes()) return {};
   context_.mover().wait("the step before");

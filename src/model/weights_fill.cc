@@ -13,6 +13,7 @@
 #include "ops/dynamic_items.h"
 #include "ops/gemm/gemm.h"
 #include "ops/moe_gemm/moe_gemm.h"
+#include "ops/moe_gemm/moe_layout.h"
 
 namespace perigee::model {
 namespace {
@@ -35,10 +36,10 @@ struct Job {
   int64_t count = 0;
 };
 
-constexpr int64_t kDensePanel = 16;    // output rows that lie together in kFragmentBf16
-constexpr int64_t kExpertPanel = 64;   // and in kFragmentMxfp4
-
-int64_t panel_rows(const Weight& w) { return w.layout == tensor::WeightLayout::kFragmentMxfp4 ? kExpertPanel : kDensePanel; }
+// Output rows that lie together in a layout.
+int64_t panel_rows(const Weight& w) {
+  return w.layout == tensor::WeightLayout::kFragmentMxfp4 ? ops::kFragmentBlock : ops::kGemmFragment;
+}
 
 int64_t packed_bytes(const Weight& w, int64_t rows) {
   return w.layout == tensor::WeightLayout::kFragmentMxfp4 ? ops::moe_packed_bytes(w.layout, rows, w.k)
@@ -91,7 +92,7 @@ class Filler {
   // What a job's first row has to be a multiple of.
   int64_t granule(const WeightItem& item) const {
     const bool matrix = item.row->pack == Pack::kMatrix || item.row->pack == Pack::kCodes;
-    return device_ == Device::kCuda && matrix ? kExpertPanel : 1;
+    return device_ == Device::kCuda && matrix ? std::max(ops::kFragmentBlock, ops::kGemmFragment) : 1;
   }
 
  private:

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tensor/page_view.h"
+
 namespace perigee::model {
 namespace {
 
@@ -86,13 +88,14 @@ std::vector<Piece> plan(const Config& config, tensor::Device device, int64_t row
   const int64_t block = config.attn_res_block;
   w->residual.resize(static_cast<size_t>(block > 0 ? (config.layers + block - 1) / block + 1 : 1));
   const DType act = ops::activation_dtype(device);
-  const int64_t score_bytes = context_max * tensor::dtype_bytes(act);
+  const int64_t score_width = (context_max + tensor::kPageTokens - 1) / tensor::kPageTokens * tensor::kPageTokens;
+  const int64_t score_bytes = score_width * tensor::dtype_bytes(act);
   if (config.index_topk > 0 && context_max > 0) {
     const int64_t bytes = device == tensor::Device::kCuda ? kScoreBytesGpu : kScoreBytes;
     w->score_rows = std::clamp<int64_t>(bytes / score_bytes, 1, rows_max);
   }
   std::vector<Piece> all = pieces(config, device, w);
-  all.push_back({&w->index_scores, act, w->score_rows, context_max});
+  all.push_back({&w->index_scores, act, w->score_rows, score_width});
   return all;
 }
 

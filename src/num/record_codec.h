@@ -10,7 +10,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "num/bf16.h"
@@ -19,13 +18,16 @@
 
 namespace perigee {
 
+constexpr float magnitude(float x) { return float_from_bits(float_bits(flush_denormal(x)) & 0x7fffffffu); }
+constexpr bool is_nan(float x) { return (float_bits(x) & 0x7fffffffu) > 0x7f800000u; }
+
 // Largest magnitude; NaN when any value is.
 inline float group_amax(const float* x, int64_t n) {
   float amax = 0;
   for (int64_t i = 0; i < n; ++i) {
-    const float a = std::fabs(flush_denormal(x[i]));
+    const float a = magnitude(x[i]);
     if (!(a <= amax)) amax = a;
-    if (std::isnan(amax)) return amax;
+    if (is_nan(amax)) return amax;
   }
   return amax;
 }
@@ -52,15 +54,16 @@ inline void decode_bf16(const uint8_t* in, int64_t n, float* x) {
 }
 
 // The code of x / s with the sign of x, whatever the quotient's is (NaN).
-inline uint8_t scaled_e2m1(float x, float s) {
+constexpr uint8_t scaled_e2m1(float x, float s) {
   const uint32_t sign = float_bits(x) >> 28 & 8u;
-  return static_cast<uint8_t>(sign | to_e2m1(std::fabs(flush_denormal(x)) / s));
+  return static_cast<uint8_t>(sign | to_e2m1(magnitude(x) / s));
 }
 
 // Scale of one group of an FP8 key; every NaN becomes the same one.
-inline float fp8_key_scale(float amax) {
-  if (std::isnan(amax)) return float_from_bits(0x7fc00000u);
-  return std::max(amax, kFp8KeyAmaxFloor) / kE4m3Max;
+constexpr float fp8_key_scale(float amax) {
+  if (is_nan(amax)) return float_from_bits(0x7fc00000u);
+  // No std::max: it takes the address of a constant, which GPU code cannot read.
+  return (amax > kFp8KeyAmaxFloor ? amax : kFp8KeyAmaxFloor) / kE4m3Max;
 }
 
 inline void encode_nvfp4(const float* x, int64_t n, uint8_t* codes, uint8_t* scales) {

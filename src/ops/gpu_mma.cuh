@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "num/bf16.h"
+#include "ops/gpu_lanes.cuh"
 
 namespace perigee::ops::gpu {
 
@@ -28,23 +29,6 @@ __device__ inline float widen_half(uint32_t word, int half, bool fp16) {
   return to_float(bf16{bits});
 }
 
-__device__ inline uint32_t lane_word(uint32_t word, int lane) {
-#if defined(__HIP_PLATFORM_AMD__)
-  return __shfl(word, lane, 32);
-#else
-  return __shfl_sync(0xffffffffu, word, lane);
-#endif
-}
-
-// What a warp's lanes read before it is read before any of them writes after it, and the other way round.
-__device__ inline void warp_barrier() {
-#if defined(__HIP_PLATFORM_AMD__)
-  __builtin_amdgcn_wave_barrier();
-#else
-  __syncwarp();
-#endif
-}
-
 // The same product in plain code.
 __device__ inline void mma_plain(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], bool fp16) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -52,15 +36,29 @@ __device__ inline void mma_plain(float (&c)[4], const uint32_t (&a)[4], const ui
   const int t = lane % 4;
   for (int k = 0; k < 16; ++k) {
     const int from = k % 8 / 2;
-    const uint32_t upper = lane_word(a[k / 8 * 2], g * 4 + from);
-    const uint32_t lower = lane_word(a[k / 8 * 2 + 1], g * 4 + from);
-    const uint32_t left = lane_word(b[k / 8], 2 * t * 4 + from);
-    const uint32_t right = lane_word(b[k / 8], (2 * t + 1) * 4 + from);
+    const uint32_t upper = lane_value(a[k / 8 * 2], g * 4 + from);
+    const uint32_t lower = lane_value(a[k / 8 * 2 + 1], g * 4 + from);
+    const uint32_t left = lane_value(b[k / 8], 2 * t * 4 + from);
+    const uint32_t right = lane_value(b[k / 8], (2 * t + 1) * 4 + from);
     c[0] = fmaf(widen_half(upper, k % 2, fp16), widen_half(left, k % 2, fp16), c[0]);
     c[1] = fmaf(widen_half(upper, k % 2, fp16), widen_half(right, k % 2, fp16), c[1]);
     c[2] = fmaf(widen_half(lower, k % 2, fp16), widen_half(left, k % 2, fp16), c[2]);
     c[3] = fmaf(widen_half(lower, k % 2, fp16), widen_half(right, k % 2, fp16), c[3]);
   }
+}
+
+// Two neighbours of a row in memory: a word of an operand.
+template <class Half>
+__device__ inline uint32_t operand(const Half* p) {
+  return *reinterpret_cast<const uint32_t*>(p);
+}
+
+// The same of a row of `columns` numbers that may end between them, and at any address if `words` is false.
+__device__ inline uint32_t operand(const bf16* row, int64_t column, int64_t columns, bool words) {
+  if (column >= columns) return 0;
+  if (words) return operand(row + column);
+  const uint32_t upper = column + 1 < columns ? row[column + 1].bits : 0u;
+  return upper << 16 | row[column].bits;
 }
 
 // C += A B on BF16 operands.

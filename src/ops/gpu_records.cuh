@@ -6,42 +6,24 @@
 // Source  num/records.h.
 #pragma once
 
-#include "num/formats.h"
-#include "num/records.h"
+#include "num/record_codec.h"
 #include "ops/gpu_mma.cuh"
 #include "tensor/parts.h"
 
 namespace perigee::ops::gpu {
-
-__device__ inline float magnitude(float x) { return float_from_bits(float_bits(flush_denormal(x)) & 0x7fffffffu); }
 
 // Bits of magnitudes order as integers, NaN above everything.
 __device__ inline float larger_magnitude(float a, float b) {
   return float_bits(a) > float_bits(b) ? a : b;
 }
 
-__device__ inline float lane_float(float x, int mask) {
-#if defined(__HIP_PLATFORM_AMD__)
-  return __shfl_xor(x, mask, 32);
-#else
-  return __shfl_xor_sync(0xffffffffu, x, mask);
-#endif
-}
-
 // Over `lanes` neighbours, a power of two.
 __device__ inline float warp_largest(float x, int lanes) {
-  for (int mask = lanes / 2; mask > 0; mask /= 2) x = larger_magnitude(x, lane_float(x, mask));
+  for (int mask = lanes / 2; mask > 0; mask /= 2) x = larger_magnitude(x, lane_xor(x, mask));
   return x;
 }
 
-__device__ inline bool is_nan(float x) { return (float_bits(x) & 0x7fffffffu) > 0x7f800000u; }
 __device__ inline bool is_inf(float x) { return (float_bits(x) & 0x7fffffffu) == 0x7f800000u; }
-
-// The code of x / s with the sign of x, whatever the quotient's is (NaN).
-__device__ inline uint8_t scaled_e2m1_code(float x, float s) {
-  const uint32_t sign = float_bits(x) >> 28 & 8u;
-  return static_cast<uint8_t>(sign | to_e2m1(magnitude(x) / s));
-}
 
 // The code of x / scale with the signs that a CPU gives to NaN.
 __device__ inline uint8_t scaled_e4m3_code(float x, float scale) {
@@ -50,15 +32,10 @@ __device__ inline uint8_t scaled_e4m3_code(float x, float scale) {
   return to_e4m3(x / scale);
 }
 
-__device__ inline float fp8_key_scale_of(float amax) {
-  if (is_nan(amax)) return float_from_bits(0x7fc00000u);
-  return fmaxf(amax, kFp8KeyAmaxFloor) / kE4m3Max;
-}
-
 // 16 neighbours (kNvfp4Group) whose values a lane pair holds, or 32 (kMxfp4Group): a lane has two neighbouring columns.
 __device__ inline uint8_t nibbles(float even, float odd, float scale, bool zero) {
   if (zero) return 0;
-  return static_cast<uint8_t>(scaled_e2m1_code(even, scale) | scaled_e2m1_code(odd, scale) << 4);
+  return static_cast<uint8_t>(scaled_e2m1(even, scale) | scaled_e2m1(odd, scale) << 4);
 }
 
 // One column of a record as BF16.

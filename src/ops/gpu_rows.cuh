@@ -8,23 +8,15 @@
 #include <cstdint>
 
 #include "num/bf16.h"
+#include "ops/gpu_lanes.cuh"
 
 namespace perigee::ops::gpu {
 
 constexpr int kRowThreads = 256;
-constexpr int kLanes = 32;
 constexpr int kLaneColumns = 4;  // neighbours that a lane sums
 constexpr int kBlockColumns = kLanes * kLaneColumns;
 
 __host__ __device__ inline int64_t row_blocks(int64_t n) { return (n + kBlockColumns - 1) / kBlockColumns; }
-
-__device__ inline float lane_xor(float x, int mask) {
-#if defined(__HIP_PLATFORM_AMD__)
-  return __shfl_xor(x, mask, kLanes);
-#else
-  return __shfl_xor_sync(0xffffffffu, x, mask);
-#endif
-}
 
 // A tree over 32 lanes; every lane gets the sum.
 __device__ inline float warp_tree(float x) {

@@ -28,7 +28,8 @@ void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight
                    const tensor::StatePlace& window, const tensor::SlotPlace& open, const Tensor& out) {
   std::vector<ConvSequence> sequences;
   for (const tensor::Part& p : parts.host) {
-    sequences.push_back({p.row_begin, p.rows, p.position, window.of(p), open.of(p)});
+    const bool past = weight.dims[1] > 1;
+    sequences.push_back({p.row_begin, p.rows, p.position, past ? window.of(p) : nullptr, past ? open.of(p) : nullptr});
   }
   if (context.device != tensor::Device::kCuda) return causal_conv1d(context, x, weight, sequences, out);
   check(context, x, weight, sequences, out);

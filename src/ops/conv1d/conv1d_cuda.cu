@@ -48,8 +48,8 @@ struct History {
 
 // A thread a row and channel.
 __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ Problem p) {
-  const int64_t row = blockIdx.y;
-  const int64_t channel = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t row = blockIdx.x;
+  const int64_t channel = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   const gpu::Place place = gpu::place_of(p.parts, p.part_of_row, row);
   if (channel >= p.channels || place.part == nullptr) return;
   const History h(p, *place.part, channel);
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kThreads) conv_kernel(const __grid_constant__ 
 // Moves on to the chunk that is open after the rows, once all of them have been read. What the window takes lies in the old open
 // chunk or in the rows, what the open chunk takes lies in the rows.
 __global__ void __launch_bounds__(kThreads) advance_kernel(const __grid_constant__ Problem p) {
-  const tensor::Part& part = p.parts[blockIdx.y];
-  const int64_t channel = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const tensor::Part& part = p.parts[blockIdx.x];
+  const int64_t channel = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   if (channel >= p.channels || part.rows == 0) return;
   const History h(p, part, channel);
   const int64_t shift = (h.before + part.rows) / kConvChunk * kConvChunk;
@@ -79,10 +79,10 @@ void causal_conv1d(const Context& context, const Tensor& x, const Tensor& weight
   const Problem p = {x.as<bf16>(), x.row_stride, weight.as<float>(), out.as<bf16>(), out.row_stride, x.dims[1],
                      static_cast<int>(weight.dims[1]), parts.device, parts.part_of_row, window, open};
   const auto blocks = static_cast<unsigned>((p.channels + kThreads - 1) / kThreads);
-  conv_kernel<<<dim3(blocks, static_cast<unsigned>(x.rows())), kThreads, 0, gpu::stream_of(context)>>>(p);
+  conv_kernel<<<dim3(static_cast<unsigned>(x.rows()), blocks), kThreads, 0, gpu::stream_of(context)>>>(p);
   gpu::check_launch("causal_conv1d");
   if (p.width == 1) return;
-  advance_kernel<<<dim3(blocks, static_cast<unsigned>(parts.host.size())), kThreads, 0, gpu::stream_of(context)>>>(p);
+  advance_kernel<<<dim3(static_cast<unsigned>(parts.host.size()), blocks), kThreads, 0, gpu::stream_of(context)>>>(p);
   gpu::check_launch("causal_conv1d");
 }
 

@@ -34,11 +34,7 @@ struct Items {
 };
 
 __device__ uint32_t two_columns(const Item& item, int token, int64_t column) {
-  if (token >= item.t || column >= item.k) return 0;
-  const bf16* const p = item.x + token * item.x_stride + column;
-  if (item.words) return *reinterpret_cast<const uint32_t*>(p);
-  const uint32_t upper = column + 1 < item.k ? p[1].bits : 0u;
-  return upper << 16 | p[0].bits;
+  return token < item.t ? gpu::operand(item.x + token * item.x_stride, column, item.k, item.words) : 0u;
 }
 
 __device__ void store(const Item& item, int token, int output, float value) {
@@ -173,7 +169,7 @@ __global__ void __launch_bounds__(kManyWarps * 32) many_kernel(const __grid_cons
 #pragma unroll
       for (int j = 0; j < kManyTiles; ++j) {
         const bf16* const p = from + (j * kTokens + lane / 4) * kManyStride + i * kTile + lane % 4 * 2;
-        const uint32_t b[2] = {*reinterpret_cast<const uint32_t*>(p), *reinterpret_cast<const uint32_t*>(p + 8)};
+        const uint32_t b[2] = {gpu::operand(p), gpu::operand(p + 8)};
         gpu::mma_bf16(acc[j], now[i], b);
       }
     }

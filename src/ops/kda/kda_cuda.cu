@@ -71,8 +71,6 @@ __device__ uint32_t pack(float low, float high) {
   return static_cast<uint32_t>(__half_as_ushort(saturated(low))) | static_cast<uint32_t>(__half_as_ushort(saturated(high))) << 16;
 }
 
-__device__ uint32_t word(const __half* p) { return *reinterpret_cast<const uint32_t*>(p); }
-
 __device__ float decay_of(const Problem& p, float z, float bias, float rate) {
   const float x = z + bias;
   float g;
@@ -88,7 +86,7 @@ __device__ float decay_of(const Problem& p, float z, float bias, float rate) {
 __device__ float inverse_length(const float (&x)[4]) {
   float sum = 0;
   for (const float v : x) sum = fmaf(v, v, sum);
-  for (int mask = 16; mask > 0; mask /= 2) sum = sum + gpu::lane_float(sum, mask);
+  for (int mask = 16; mask > 0; mask /= 2) sum = sum + gpu::lane_xor(sum, mask);
   return gpu::fast_rsqrt(sum + 1e-6f);
 }
 
@@ -96,10 +94,10 @@ __device__ float inverse_length(const float (&x)[4]) {
 __device__ float dot(const float (&a)[4], const float (&b)[4]) {
   float sum = 0;
   for (int i = 0; i < 4; ++i) sum = fmaf(a[i], b[i], sum);
-  for (int mask = 4; mask > 0; mask /= 2) sum = sum + gpu::lane_float(sum, mask);
+  for (int mask = 4; mask > 0; mask /= 2) sum = sum + gpu::lane_xor(sum, mask);
   float total = 0;
   for (int i = 0; i < 4; ++i) {
-    const float part = float_from_bits(gpu::lane_word(float_bits(sum), i * 8));
+    const float part = gpu::lane_value(sum, i * 8);
     total = i == 0 ? part : total + part;
   }
   return total;
@@ -262,7 +260,7 @@ struct State {
       const float(&low)[4] = s[2 * k];
       const float(&high)[4] = s[2 * k + 1];
       const uint32_t a[4] = {pack(low[0], low[1]), pack(low[2], low[3]), pack(high[0], high[1]), pack(high[2], high[3])};
-      const uint32_t b[2] = {word(from + k * 16), word(from + k * 16 + 8)};
+      const uint32_t b[2] = {gpu::operand(from + k * 16), gpu::operand(from + k * 16 + 8)};
       gpu::mma_fp16(acc, a, b);
     }
     for (int i = 0; i < 4; ++i) out[i] = kKeyTiles * 8 > kSegment ? out[i] + acc[i] : acc[i];
@@ -273,7 +271,7 @@ struct State {
 #pragma unroll
     for (int i = 0; i < kKeyTiles; ++i) {
       const __half* const from = sh.last[i * 8 + lane / 4] + lane % 4 * 2;
-      const uint32_t b[2] = {word(from), word(from + 8)};
+      const uint32_t b[2] = {gpu::operand(from), gpu::operand(from + 8)};
       float acc[4] = {};
       gpu::mma_fp16(acc, u, b);
       for (int j = 0; j < 4; ++j) s[i][j] = fmaf(sh.total[i * 8 + lane % 4 * 2 + j % 2], s[i][j], acc[j]);
@@ -313,7 +311,7 @@ __device__ void values(const Problem& p, const Chunk& c, Shared& s, State<kKeyTi
     float out[4];
     state.times(s.qd, tile, out);
     const __half* const w = s.w[tile * 8 + lane / 4] + lane % 4 * 2;
-    const uint32_t weights[2] = {word(w), word(w + 8)};
+    const uint32_t weights[2] = {gpu::operand(w), gpu::operand(w + 8)};
     gpu::mma_fp16(out, operand, weights);
     for (int i = 0; i < 4; ++i) {
       const int r = tile * 8 + lane % 4 * 2 + i % 2;
@@ -321,7 +319,7 @@ __device__ void values(const Problem& p, const Chunk& c, Shared& s, State<kKeyTi
       p.out[(c.row + r - c.first) * p.out_stride + at + column + i / 2 * 8] = out[i] * p.scale;
     }
     const __half* const t = s.solve_half[tile * 8 + lane / 4] + lane % 4 * 2;
-    const uint32_t solved[2] = {word(t), word(t + 8)};
+    const uint32_t solved[2] = {gpu::operand(t), gpu::operand(t + 8)};
     gpu::mma_fp16(u[tile], operand, solved);
   }
   if (c.end != kChunk) return;
@@ -334,9 +332,9 @@ template <int kKeyTiles>
 __global__ void __launch_bounds__(kValuesMax * 2) kda_kernel(const __grid_constant__ Problem p) {
   extern __shared__ __align__(16) uint8_t memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
-  const tensor::Part& part = p.parts[blockIdx.y];
+  const tensor::Part& part = p.parts[blockIdx.x];
   if (part.rows == 0) return;
-  const int head = blockIdx.x;
+  const int head = blockIdx.y;
   const int lane = threadIdx.x % 32;
   auto* const states = reinterpret_cast<float4*>(p.state.of(part));
   State<kKeyTiles> state;
@@ -365,7 +363,7 @@ __global__ void __launch_bounds__(kValuesMax * 2) kda_kernel(const __grid_consta
 template <int kKeyTiles>
 void launch(const Context& context, const Problem& p, int64_t heads, size_t parts) {
   gpu::allow_shared(reinterpret_cast<const void*>(kda_kernel<kKeyTiles>), sizeof(Shared), "kda");
-  const dim3 grid(static_cast<unsigned>(heads), static_cast<unsigned>(parts));
+  const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>(heads));
   kda_kernel<kKeyTiles><<<grid, p.layout.values * 2, sizeof(Shared), gpu::stream_of(context)>>>(p);
   gpu::check_launch("kda");
 }

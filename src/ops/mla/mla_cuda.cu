@@ -45,8 +45,8 @@ __device__ float power(float from, float to) {
 // Sum over 64 slots of a head by one warp, a tree over the bits of the slot in the order 3, 0, 1, 2, 4, 5.
 __device__ float piece_sum(float low, float high) {
   for (const int mask : {8, 1, 2, 4, 16}) {
-    low = low + gpu::lane_float(low, mask);
-    high = high + gpu::lane_float(high, mask);
+    low = low + gpu::lane_xor(low, mask);
+    high = high + gpu::lane_xor(high, mask);
   }
   return low + high;
 }
@@ -84,8 +84,6 @@ size_t shared_bytes(const Problem& p) {
          static_cast<size_t>(kHeads * kPiece + 7 * kHeads) * sizeof(float);
 }
 
-__device__ uint32_t word(const bf16* p) { return *reinterpret_cast<const uint32_t*>(p); }
-
 // Records of a piece as BF16, zeros beyond the list and beyond the width.
 __device__ void load_piece(const Problem& p, const gpu::Place& place, const int32_t* list, int begin, int count,
                            const Shared& s) {
@@ -112,8 +110,8 @@ __device__ void score_piece(const Problem& p, int begin, int count, const Shared
   const bf16* const x = s.x + (slot + lane / 4) * p.stride + lane % 4 * 2;
   float acc[4] = {};
   for (int k = 0; k < p.steps * 16; k += 16) {
-    const uint32_t a[4] = {word(q + k), word(q + 8 * p.stride + k), word(q + k + 8), word(q + 8 * p.stride + k + 8)};
-    const uint32_t b[2] = {word(x + k), word(x + k + 8)};
+    const uint32_t a[4] = {gpu::operand(q + k), gpu::operand(q + 8 * p.stride + k), gpu::operand(q + k + 8), gpu::operand(q + 8 * p.stride + k + 8)};
+    const uint32_t b[2] = {gpu::operand(x + k), gpu::operand(x + k + 8)};
     gpu::mma_bf16(acc, a, b);
   }
   for (int i = 0; i < 4; ++i) {
@@ -129,7 +127,7 @@ __device__ void weigh_piece(const Problem& p, const Shared& s) {
     const float low = s.scores[h * kPiece + lane];
     const float high = s.scores[h * kPiece + lane + 32];
     float largest = fmaxf(low * p.scale, high * p.scale);
-    for (int mask = 16; mask > 0; mask /= 2) largest = fmaxf(largest, gpu::lane_float(largest, mask));
+    for (int mask = 16; mask > 0; mask /= 2) largest = fmaxf(largest, gpu::lane_xor(largest, mask));
     const float old = s.max[h];
     const float now = fmaxf(old, ceilf(largest));
     const float base = now == -float_from_bits(0x7f800000u) ? 0.0f : now;
@@ -166,7 +164,7 @@ __device__ void add_values(const Problem& p, const Shared& s, Values& acc) {
     const bf16* const x = s.x + column + g;
     for (int k = 0; k < kPiece; k += 16) {
       const bf16* const w = s.weights + g * kPieceStride + k + t * 2;
-      const uint32_t a[4] = {word(w), word(w + 8 * kPieceStride), word(w + 8), word(w + 8 * kPieceStride + 8)};
+      const uint32_t a[4] = {gpu::operand(w), gpu::operand(w + 8 * kPieceStride), gpu::operand(w + 8), gpu::operand(w + 8 * kPieceStride + 8)};
       const bf16* const from = x + (k + t * 2) * p.stride;
       const uint32_t b[2] = {static_cast<uint32_t>(from[p.stride].bits) << 16 | from[0].bits,
                              static_cast<uint32_t>(from[9 * p.stride].bits) << 16 | from[8 * p.stride].bits};

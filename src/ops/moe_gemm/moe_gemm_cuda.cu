@@ -87,10 +87,7 @@ struct Problem {
 };
 
 __device__ uint32_t two_columns(const Problem& p, const bf16* row, int column) {
-  if (row == nullptr || column >= p.k) return 0;
-  if (p.words) return *reinterpret_cast<const uint32_t*>(row + column);
-  const uint32_t upper = column + 1 < p.k ? row[column + 1].bits : 0u;
-  return upper << 16 | row[column].bits;
+  return row != nullptr ? gpu::operand(row, column, p.k, p.words) : 0u;
 }
 
 // A block has 64 outputs of one expert and walks over the expert's slots, kTiles * 8 at a time.

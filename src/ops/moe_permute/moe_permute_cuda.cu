@@ -1,5 +1,5 @@
 #include "ops/gpu_launch.h"
-#include "ops/gpu_rows.cuh"
+#include "ops/gpu_lanes.cuh"
 #include "ops/moe_permute/moe_permute.h"
 
 namespace perigee::ops::cuda {
@@ -17,14 +17,6 @@ struct Ids {
   int pairs;
   __device__ int at(int pair) const { return data[pair / active * stride + pair % active]; }
 };
-
-__device__ int lane_value(int x, int lane) {
-#if defined(__HIP_PLATFORM_AMD__)
-  return __shfl(x, lane, 32);
-#else
-  return __shfl_sync(0xffffffffu, x, lane);
-#endif
-}
 
 // One block. Pairs come 1,024 at a time in ascending order; a pair's place is its expert's next free slot plus the pairs of the
 // same expert in lower warps and in lower lanes, so the order is that of a stable sort.
@@ -56,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
     int before = 0;
     int all = 0;
     for (int other = 0; other < 32; ++other) {
-      const bool same = lane_value(id, other) == id;
+      const bool same = gpu::lane_value(id, other) == id;
       before += same && other < lane;
       all += same;
     }

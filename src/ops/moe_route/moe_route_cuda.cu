@@ -1,5 +1,4 @@
 #include "ops/gpu_launch.h"
-#include "ops/gpu_mma.cuh"
 #include "ops/gpu_rows.cuh"
 #include "ops/moe_route/moe_route.h"
 
@@ -18,9 +17,7 @@ __device__ Best better(Best a, Best b) { return b.key > a.key || (b.key == a.key
 
 __device__ Best warp_best(Best mine) {
   for (int mask = 16; mask > 0; mask /= 2) {
-    const float key = gpu::lane_xor(mine.key, mask);
-    const float id = gpu::lane_xor(__int_as_float(mine.id), mask);
-    mine = better(mine, {key, __float_as_int(id)});
+    mine = better(mine, {gpu::lane_xor(mine.key, mask), gpu::lane_xor(mine.id, mask)});
   }
   return mine;
 }

@@ -38,7 +38,7 @@ __device__ void e4m3_values(const bf16* x, int64_t n, uint8_t* out) {
 
 __device__ void nvfp4_values(const bf16* x, int64_t n, uint8_t* codes, uint8_t* scales) {
   each_pair(x, n, [&](int64_t i, float even, float odd) {
-    const float amax = gpu::warp_largest(gpu::larger_magnitude(gpu::magnitude(even), gpu::magnitude(odd)), kNvfp4Group / 2);
+    const float amax = gpu::warp_largest(gpu::larger_magnitude(magnitude(even), magnitude(odd)), kNvfp4Group / 2);
     const uint8_t scale = to_e4m3(amax / kE2m1Max);
     if (i >= n) return;
     codes[i / 2] = gpu::nibbles(even, odd, from_e4m3(scale), scale == 0);
@@ -48,7 +48,7 @@ __device__ void nvfp4_values(const bf16* x, int64_t n, uint8_t* codes, uint8_t* 
 
 __device__ void mxfp4_values(const bf16* x, int64_t n, uint8_t* codes, uint8_t* scales) {
   each_pair(x, n, [&](int64_t i, float even, float odd) {
-    const float amax = gpu::warp_largest(gpu::larger_magnitude(gpu::magnitude(even), gpu::magnitude(odd)), kMxfp4Group / 2);
+    const float amax = gpu::warp_largest(gpu::larger_magnitude(magnitude(even), magnitude(odd)), kMxfp4Group / 2);
     const uint8_t scale = mxfp4_scale(amax);
     if (i >= n) return;
     codes[i / 2] = gpu::nibbles(even, odd, from_e8m0(scale), false);
@@ -61,8 +61,8 @@ __device__ void fp8_key(const bf16* x, int64_t n, uint8_t* values, uint8_t* scal
   for (int64_t g = 0; g < n; g += kFp8KeyGroup) {
     const int64_t end = min(n, g + kFp8KeyGroup);
     float amax = 0;
-    for (int64_t i = g + lane; i < end; i += 32) amax = gpu::larger_magnitude(amax, gpu::magnitude(to_float(x[i])));
-    const float scale = gpu::fp8_key_scale_of(gpu::warp_largest(amax, 32));
+    for (int64_t i = g + lane; i < end; i += 32) amax = gpu::larger_magnitude(amax, magnitude(to_float(x[i])));
+    const float scale = fp8_key_scale(gpu::warp_largest(amax, 32));
     if (lane == 0) gpu::put_float(scales + g / kFp8KeyGroup * 4, scale);
     for (int64_t i = g + lane; i < end; i += 32) values[i] = gpu::scaled_e4m3_code(to_float(x[i]), scale);
   }

@@ -5,9 +5,11 @@
 namespace perigee::ops::cuda {
 namespace {
 
-constexpr int kThreads = 1024;
+constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBuckets = 256;
+constexpr int kLowBits = 4;                      // of a key, found last
+constexpr int kBuckets = 1 << (16 - kLowBits);   // of the upper bits: scores of one sign and size spread over many
+constexpr int kVector = 8;                       // scores that a thread reads at once
 
 // A number that orders as the score does: larger is better, NaN is 0, -0 equals 0.
 __device__ uint32_t key_of(bf16 score) {
@@ -17,15 +19,13 @@ __device__ uint32_t key_of(bf16 score) {
   return u >= 0x8000u ? 0xffffu - u : u + 0x8000u;
 }
 
-__device__ int lane_int(int x, int mask) { return float_bits(gpu::lane_float(float_from_bits(static_cast<uint32_t>(x)), mask)); }
-
-// Exclusive sum over the block's threads of two small counts at once (upper and lower 16 bits); `sums` holds a word a warp.
+// Exclusive sum over the block's threads; `sums` holds a word a warp.
 __device__ uint32_t block_scan(uint32_t mine, uint32_t* sums, uint32_t& total) {
   const int lane = threadIdx.x % 32;
   uint32_t before = 0;
   uint32_t all = mine;
   for (int step = 1; step < 32; step *= 2) {
-    const auto other = static_cast<uint32_t>(lane_int(static_cast<int>(all), step));
+    const auto other = gpu::lane_xor(all, step);
     if (lane & step) before += other;
     all += other;
   }
@@ -41,52 +41,76 @@ __device__ uint32_t block_scan(uint32_t mine, uint32_t* sums, uint32_t& total) {
   return below + before;
 }
 
-struct Choice {
-  uint32_t key;   // of the last one chosen
-  int64_t equal;  // how many with this key are chosen, the first ones
-};
-
-// The bucket that holds the `wanted`-th best, counted from the top; leaves in `wanted` how many of it are needed.
-__device__ int find_bucket(const int* counts, int64_t& wanted) {
-  int b = kBuckets - 1;
-  for (; b > 0 && counts[b] < wanted; --b) wanted -= counts[b];
-  return b;
+// The keys of scores [at, at + 8), 0 beyond the row; at is a multiple of 8.
+__device__ void keys_of(const bf16* scores, int64_t at, int64_t length, uint32_t (&keys)[kVector]) {
+  if (at + kVector <= length && reinterpret_cast<uintptr_t>(scores) % sizeof(uint4) == 0) {
+    const uint4 x = *reinterpret_cast<const uint4*>(scores + at);
+    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) keys[i] = key_of(bf16{static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16))});
+    return;
+  }
+  for (int i = 0; i < kVector; ++i) keys[i] = at + i < length ? key_of(scores[at + i]) : 0u;
 }
 
-// Two halvings by 256: first the upper byte of the key, then the lower one.
-__device__ Choice choose(const bf16* scores, int64_t length, int64_t k, int* counts, Choice* found) {
-  uint32_t upper = 0;
-  int64_t wanted = k;
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int i = threadIdx.x; i < kBuckets; i += kThreads) counts[i] = 0;
-    __syncthreads();
-    for (int64_t i = threadIdx.x; i < length; i += kThreads) {
-      const uint32_t key = key_of(scores[i]);
-      if (pass == 0) {
-        atomicAdd(&counts[key >> 8], 1);
-      } else if (key >> 8 == upper) {
-        atomicAdd(&counts[key & 0xffu], 1);
-      }
+// Calls f(key) for every score of the row, by the threads of the block.
+template <class F>
+__device__ void each_key(const bf16* scores, int64_t length, F&& f) {
+  for (int64_t at = threadIdx.x * kVector; at < length; at += kThreads * kVector) {
+    uint32_t keys[kVector];
+    keys_of(scores, at, length, keys);
+    for (int i = 0; i < kVector; ++i) {
+      if (at + i < length) f(keys[i]);
     }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      const int bucket = find_bucket(counts, wanted);
-      found->key = pass == 0 ? static_cast<uint32_t>(bucket) : upper << 8 | static_cast<uint32_t>(bucket);
-      found->equal = wanted;
-    }
-    __syncthreads();
-    upper = found->key;
-    wanted = found->equal;
-    __syncthreads();
   }
-  return {upper, wanted};
+}
+
+struct Choice {
+  uint32_t key;    // of the last one chosen
+  uint32_t equal;  // how many with this key are chosen, the first ones
+};
+
+// The bucket that holds the `wanted`-th best, counted from the top, and how many of it are needed.
+template <int kCounts>
+__device__ Choice find_bucket(const uint32_t* counts, uint32_t wanted, uint32_t* sums, Choice* found) {
+  constexpr int kEach = (kCounts + kThreads - 1) / kThreads;
+  const int top = kCounts - 1 - static_cast<int>(threadIdx.x) * kEach;
+  uint32_t mine = 0;
+  for (int i = 0; i < kEach && top - i >= 0; ++i) mine += counts[top - i];
+  uint32_t total;
+  uint32_t better = block_scan(mine, sums, total);
+  if (better < wanted && wanted <= better + mine) {
+    int b = top;
+    for (; better + counts[b] < wanted; --b) better += counts[b];
+    *found = {static_cast<uint32_t>(b), wanted - better};
+  }
+  __syncthreads();
+  return *found;
+}
+
+// First the upper bits of the last key, then the lower ones.
+__device__ Choice choose(const bf16* scores, int64_t length, uint32_t k, uint32_t* counts, uint32_t* sums, Choice* found) {
+  for (int i = threadIdx.x; i < kBuckets; i += kThreads) counts[i] = 0;
+  __syncthreads();
+  each_key(scores, length, [&](uint32_t key) { atomicAdd(&counts[key >> kLowBits], 1u); });
+  __syncthreads();
+  const Choice upper = find_bucket<kBuckets>(counts, k, sums, found);
+  __syncthreads();
+  if (threadIdx.x < 1 << kLowBits) counts[threadIdx.x] = 0;
+  __syncthreads();
+  each_key(scores, length, [&](uint32_t key) {
+    if (key >> kLowBits == upper.key) atomicAdd(&counts[key & ((1u << kLowBits) - 1)], 1u);
+  });
+  __syncthreads();
+  const Choice lower = find_bucket<1 << kLowBits>(counts, upper.equal, sums, found);
+  return {upper.key << kLowBits | lower.key, lower.equal};
 }
 
 // A block a row.
 __global__ void __launch_bounds__(kThreads)
     topk_kernel(const bf16* scores, int64_t scores_stride, const tensor::Part* parts, const int32_t* part_of_row,
                 int64_t first_row, int64_t k, int32_t* out, int64_t out_stride, int32_t* counts_out) {
-  __shared__ int counts[kBuckets];
+  __shared__ uint32_t counts[kBuckets];
   __shared__ uint32_t sums[kWarps];
   __shared__ Choice found;
   const int64_t row = first_row + blockIdx.x;
@@ -101,20 +125,28 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const bf16* const from = scores + blockIdx.x * scores_stride;
-  const Choice last = choose(from, length, k, counts, &found);
-  int64_t taken = 0;
-  int64_t equals = 0;
-  for (int64_t first = 0; first < length; first += kThreads) {
-    const int64_t i = first + threadIdx.x;
-    const uint32_t key = i < length ? key_of(from[i]) : 0;
-    const bool better = i < length && key > last.key;
-    const bool equal = i < length && key == last.key;
+  const Choice last = choose(from, length, static_cast<uint32_t>(k), counts, sums, &found);
+  uint32_t taken = 0;
+  uint32_t equals = 0;
+  for (int64_t first = 0; first < length && taken + min(equals, last.equal) < k; first += kThreads * kVector) {
+    const int64_t at = first + threadIdx.x * kVector;
+    uint32_t keys[kVector];
+    keys_of(from, at, length, keys);
+    uint32_t mine = 0;  // better ones in the upper half, equal ones in the lower
+    for (int i = 0; i < kVector; ++i) {
+      if (at + i < length) mine += (keys[i] > last.key ? 1u << 16 : 0u) + (keys[i] == last.key ? 1u : 0u);
+    }
     uint32_t total;
-    const uint32_t before = block_scan((better ? 1u : 0u) << 16 | (equal ? 1u : 0u), sums, total);
-    const int64_t equals_before = equals + (before & 0xffffu);
-    const bool chosen = better || (equal && equals_before < last.equal);
-    const int64_t at = taken + (before >> 16) + min(equals_before, last.equal);
-    if (chosen) to[at] = static_cast<int32_t>(i);
+    const uint32_t before = block_scan(mine, sums, total);
+    uint32_t better_before = taken + (before >> 16);
+    uint32_t equals_before = equals + (before & 0xffffu);
+    for (int i = 0; mine != 0 && i < kVector && at + i < length; ++i) {
+      const bool equal = keys[i] == last.key;
+      const bool chosen = keys[i] > last.key || (equal && equals_before < last.equal);
+      if (chosen) to[better_before + min(equals_before, last.equal)] = static_cast<int32_t>(at + i);
+      better_before += keys[i] > last.key;
+      equals_before += equal;
+    }
     taken += total >> 16;
     equals += total & 0xffffu;
   }
