@@ -15,5 +15,9 @@ void add_inspect(CLI::App& program, int& status);
 void add_plan(CLI::App& program, int& status);
 void add_serve(CLI::App& program, int& status);
 void add_replay(CLI::App& program, int& status);
+void add_bench(CLI::App& program, int& status);
+
+// Under `bench`.
+void add_bench_engine(CLI::App& bench, int& status);
 
 }  // namespace perigee::apps

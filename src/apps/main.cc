@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   perigee::apps::add_plan(program, status);
   perigee::apps::add_serve(program, status);
   perigee::apps::add_replay(program, status);
+  perigee::apps::add_bench(program, status);
   try {
     program.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

@@ -74,6 +74,13 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine());
   Result<model::Config> config = model::read_config(options.model);
   if (!config.ok()) return config.error();
+  if (options.slice.ranks > 1 || options.slice.layers > 0) {
+    if (options.load.source != model::LoadOptions::Source::kDummy) {
+      return invalid_argument("a share of {} runs on random weights only (--load-format dummy)", options.model);
+    }
+    config = model::slice_config(*config, options.slice);
+    if (!config.ok()) return config.error();
+  }
   engine->config_ = std::move(*config);
   const Result<model::CacheFormats> formats = choose_formats(engine->config_, options);
   if (!formats.ok()) return formats.error();

@@ -13,6 +13,7 @@
 
 #include "base/thread_pool.h"
 #include "model/decoder.h"
+#include "model/slice.h"
 #include "ops/sample/sample.h"
 
 namespace perigee::engine {
@@ -25,6 +26,7 @@ struct EngineOptions {
   int64_t batched_tokens = 0;          // most tokens of a step; 0: the device's default
   int threads = 0;                     // 0: all that the process may use
   std::string isa = "auto";  // most that the CPU device may use (ops::limit_isa)
+  model::Slice slice;        // one rank's share, with random weights only
   model::LoadOptions load;
 };
 

@@ -27,7 +27,7 @@ def make_facts(random, count):
     return facts
 
 
-def _text_with_facts(random, tokenizer, facts, room):
+def text_with_facts(random, tokenizer, facts, room):
     """Filler of about `room` tokens with one sentence a fact at random places."""
     sentences, used = [], 0
     while used < room:
@@ -42,7 +42,7 @@ def _text_with_facts(random, tokenizer, facts, room):
     return " ".join(sentences)
 
 
-def _question(random, owner, kind):
+def question_about(random, owner, kind):
     rare = random.random() < 0.3
     form = random.choice([
         "What is the %s of %s?", "Tell me the %s of %s.",
@@ -62,12 +62,12 @@ def needle_conversation(random, tokenizer, length, fact_count=None, questions=No
     per_question = ROOM_QUESTION_THINKING if thinking else ROOM_QUESTION
     room = (length - len(conversation.ids) - ROOM_FIXED - per_question * len(asked)
             - ROOM_FACT * count)
-    body = _text_with_facts(random, tokenizer, facts, room)
+    body = text_with_facts(random, tokenizer, facts, room)
     asked = asked[:]
     random.shuffle(asked)
     spans = []
     for turn, (owner, kind, value) in enumerate(asked):
-        question = _question(random, owner, kind)
+        question = question_about(random, owner, kind)
         conversation.message("user", body + "\n\n" + question if turn == 0 else question)
         thought = None
         if thinking:

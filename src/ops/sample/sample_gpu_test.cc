@@ -48,11 +48,11 @@ TEST(SampleGpu, HasTheBitsOfTheHost) {
     sample(testing::cpu(), testing::view(x, {rows, width}), params, want);
 
     std::vector<Drawn> drawn(static_cast<size_t>(rows));
-    std::vector<uint8_t> workspace(static_cast<size_t>(cuda::sample_workspace_bytes(rows, width)));
     const auto bytes = [](auto& v) {
       return tensor::view(reinterpret_cast<uint8_t*>(v.data()), {static_cast<int64_t>(v.size() * sizeof(v[0]))});
     };
     if constexpr (kCudaBuilt) {
+      std::vector<uint8_t> workspace(static_cast<size_t>(cuda::sample_workspace_bytes(rows, width)));
       testing::OnDevice on(*gpu);
       const Tensor logits = on(testing::view(x, {rows, width}));
       const Tensor sums = on(testing::view(got_lse, {rows}));
