@@ -54,7 +54,7 @@ void add_run_flags(CLI::App& app, ModelFlags& flags) {
                  "most tokens of one step (prefill chunk)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--load-format", flags.load_format,
-                 "auto, safetensors, fastsafetensors or dummy (seeded random weights)");
+                 "auto, safetensors (maps files), fastsafetensors (reads them in parallel; auto on a GPU) or dummy (seeded random weights)");
   app.add_option("--isa", flags.isa,
                  "at most these CPU instructions: auto, generic, avx2, avx512 or amx; the bits are the same")
       ->check(CLI::IsMember({"auto", "generic", "avx2", "avx512", "amx"}));
@@ -92,8 +92,11 @@ Result<engine::EngineOptions> engine_options(const ModelFlags& flags) {
   o.load.seed = flags.seed;
   if (flags.load_format == "dummy") {
     o.load.source = model::LoadOptions::Source::kDummy;
-  } else if (flags.load_format != "auto" && flags.load_format != "safetensors" &&
-             flags.load_format != "fastsafetensors") {
+  } else if (flags.load_format == "safetensors") {
+    o.load.source = model::LoadOptions::Source::kSafetensors;
+  } else if (flags.load_format == "fastsafetensors") {
+    o.load.source = model::LoadOptions::Source::kFastSafetensors;
+  } else if (flags.load_format != "auto") {
     return invalid_argument("--load-format is '{}'; use auto, safetensors, fastsafetensors or dummy",
                             flags.load_format);
   }

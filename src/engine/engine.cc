@@ -4,6 +4,9 @@
 #include <numeric>
 
 #include "engine/logit_rows.h"
+#include "engine/memory_plan.h"
+#include "model/gpu_limits.h"
+#include "model/workspace.h"
 
 namespace perigee::engine {
 namespace {
@@ -95,8 +98,18 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
     if (!stream.ok()) return stream.error();
     engine->stream_ = std::move(*stream);
     engine->context_.stream = engine->stream_.handle();
+    if (Status s = model::check_gpu_limits(engine->config_); !s.ok()) return s.error();
   }
   engine->batched_tokens_ = options.batched_tokens > 0 ? options.batched_tokens : default_batched_tokens(options.device);
+  if (options.device == Device::kCuda) {
+    const int64_t workspace = model::Workspace::bytes(engine->config_, options.device, engine->batched_tokens_, 0);
+    const Status fits = MemoryPlan()
+                            .add("the weights of " + options.model, model::weight_bytes(engine->config_))
+                            .add(fmt::format("the workspace for steps of {} tokens", engine->batched_tokens_), workspace,
+                                 "lower --max-num-batched-tokens")
+                            .check(options.device);
+    if (!fits.ok()) return fits.error();
+  }
   Result<model::Weights> weights =
       model::load_weights(engine->context_, engine->config_, options.model, options.load);
   if (!weights.ok()) return weights.error();
@@ -124,15 +137,31 @@ Status Engine::check_ids(std::span<const int32_t> ids, int64_t extra_tokens, con
   return {};
 }
 
+// Whether what a call needs fits, before any of it is taken.
+Status Engine::check_memory(const std::vector<int64_t>& tokens_max, int64_t rows, int64_t longest) const {
+  const model::StateLayout layout = model::make_state_layout(config_, context_.device, formats_);
+  int64_t cache = static_cast<int64_t>(tokens_max.size()) * layout.slot_bytes;
+  for (const int64_t t : tokens_max) cache += cache::rows_of_request(layout.rows, t) * layout.rows.row_bytes;
+  const int64_t logit_rows = std::min(rows, LogitRows::rows_for(context_.device, config_.vocab));
+  return MemoryPlan()
+      .add(fmt::format("the cache of {} sequence(s) of up to {} tokens", tokens_max.size(), longest), cache,
+           "ask for fewer or shorter sequences")
+      .add(fmt::format("the workspace for steps of {} tokens", rows), model::Workspace::bytes(config_, context_.device, rows, longest),
+           "lower --max-num-batched-tokens")
+      .add("logits", logit_rows * config_.vocab * tensor::dtype_bytes(ops::real_dtype(context_.device)))
+      .check(context_.device);
+}
+
 Result<std::unique_ptr<Engine::Run>> Engine::start(const std::vector<int64_t>& tokens_max) {
   auto run = std::make_unique<Run>();
+  const int64_t total = std::accumulate(tokens_max.begin(), tokens_max.end(), int64_t{0});
+  const int64_t longest = *std::max_element(tokens_max.begin(), tokens_max.end());
+  const int64_t rows = std::max<int64_t>(std::min(batched_tokens_, total), 1);
+  if (Status s = check_memory(tokens_max, rows, longest); !s.ok()) return s.error();
   Result<std::unique_ptr<model::StatePool>> states =
       model::StatePool::for_lengths(config_, context_.mover(), formats_, tokens_max);
   if (!states.ok()) return states.error();
   run->states = std::move(*states);
-  const int64_t total = std::accumulate(tokens_max.begin(), tokens_max.end(), int64_t{0});
-  const int64_t longest = *std::max_element(tokens_max.begin(), tokens_max.end());
-  const int64_t rows = std::max<int64_t>(std::min(batched_tokens_, total), 1);
   Result<std::unique_ptr<model::Decoder>> decoder =
       model::Decoder::create(context_, config_, weights_, rows, longest);
   if (!decoder.ok()) return decoder.error();

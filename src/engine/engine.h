@@ -140,6 +140,7 @@ class Engine {
 
   friend class Session;
   struct Run;  // the pool, decoder and buffers of one call
+  Status check_memory(const std::vector<int64_t>& tokens_max, int64_t rows, int64_t longest) const;
   Result<std::unique_ptr<Run>> start(const std::vector<int64_t>& tokens_max);
   std::vector<Generated> run_requests(Run& run, const std::vector<GenerateRequest>& requests,
                                       std::vector<std::vector<int32_t>>& ids, const OnToken& on_token);

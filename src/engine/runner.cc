@@ -26,7 +26,7 @@ Result<std::unique_ptr<Runner>> Runner::create(const Engine& engine, const Runne
 
 void Runner::on_layer(std::function<void()> callback) {
   model::Taps taps;
-  taps.after_layer = [callback = std::move(callback)](int64_t, const Tensor&) { callback(); };
+  taps.alive = std::move(callback);
   decoder_->set_taps(std::move(taps));
 }
 

@@ -40,7 +40,7 @@ class Runner {
 
   const model::StateLayout& layout() const { return pool_->layout(); }
   size_t bytes() const { return pool_->bytes() + decoder_->workspace_bytes() + logits_.bytes(); }
-  // Called after every layer of a step.
+  // Called during a step as a sign of life (model::Taps::alive).
   void on_layer(std::function<void()> callback);
 
   // Row `row` of the step belongs to the plan's first part, and so on. Afterwards draw() and score() may be called.

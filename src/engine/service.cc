@@ -10,10 +10,12 @@
 #include <unordered_map>
 
 #include "base/memory.h"
+#include "engine/memory_plan.h"
 #include "engine/record.h"
 #include "engine/request_check.h"
 #include "engine/runner.h"
 #include "engine/verifier.h"
+#include "model/workspace.h"
 
 namespace perigee::engine {
 namespace {
@@ -346,19 +348,12 @@ void Service::Loop::run() {
 
 namespace {
 
-// Of the memory that holds the cache.
-size_t free_memory(tensor::Device device) {
-  if (device != tensor::Device::kCuda) return available_memory();
-  const Result<tensor::GpuInfo> gpu = tensor::open_gpu(0);
-  return gpu.ok() ? gpu->free_bytes : 0;
-}
-
 // Rows of a pool: what was asked for, or a few full contexts within a quarter of the free memory.
 int64_t choose_rows(const model::StateLayout& layout, const ServiceOptions& o, int64_t positions, int64_t seqs) {
   if (o.cache_bytes > 0) return o.cache_bytes / layout.rows.row_bytes;
   const int64_t wanted =
       kContextsDefault * cache::rows_of_request(layout.rows, positions) + 4 * layout.state_groups * seqs;
-  const auto quarter = static_cast<int64_t>(free_memory(layout.device) / 4);
+  const int64_t quarter = free_memory(layout.device) / 4;
   return std::min(wanted, quarter / layout.rows.row_bytes);
 }
 
@@ -392,6 +387,16 @@ Result<std::unique_ptr<Service>> Service::create(const Engine& engine, const Ser
         cache::rows_of_request(layout.rows, std::max<int64_t>(o.max_model_len, 1)));
   }
   const int64_t length = std::min(positions, room);
+  const int64_t logit_rows = LogitRows::rows_for(engine.device(), c.vocab);
+  const Status fits =
+      MemoryPlan()
+          .add(fmt::format("the cache pool of {} rows", rows), rows * layout.rows.row_bytes, "lower --kv-cache-memory-bytes")
+          .add(fmt::format("the open chunks of {} sequences", o.max_num_seqs), o.max_num_seqs * layout.slot_bytes, "lower --max-num-seqs")
+          .add(fmt::format("the workspace for steps of {} tokens", o.max_num_batched_tokens),
+               model::Workspace::bytes(c, engine.device(), o.max_num_batched_tokens, length), "lower --max-num-batched-tokens")
+          .add("logits", logit_rows * c.vocab * tensor::dtype_bytes(ops::real_dtype(engine.device())))
+          .check(engine.device());
+  if (!fits.ok()) return fits.error();
   Result<std::unique_ptr<Runner>> runner =
       Runner::create(engine, {rows, o.max_num_seqs, o.max_num_batched_tokens, length, o.prefault_cache});
   if (!runner.ok()) return runner.error();

@@ -1,9 +1,12 @@
 #include <gmock/gmock.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 
 #include "load/index.h"
+#include "load/reader.h"
 #include "load/safetensors.h"
 #include "load/save.h"
 #include "load/test_files.h"
@@ -217,6 +220,32 @@ TEST(Index, RefusesWhatDoesNotFit) {
                                std::filesystem::file_size(folder.file("1.safetensors")) - 1);
   EXPECT_THAT(checkpoint_refusal(folder, map(ab)),
               AllOf(HasSubstr("1.safetensors is truncated"), HasSubstr("fetch it again")));
+}
+
+TEST(FileReader, ReadsAnyRangeAndNamesAFileThatWasCutOff) {
+  const TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 40000; ++i) text.push_back(static_cast<char>(i * 7 + i / 251));
+  const std::string path = folder.write("x.safetensors", text);
+  EXPECT_THAT(FileReader::open(folder.file("y")).error().message, HasSubstr(folder.file("y")));
+  for (const bool held : {true, false}) {
+    Result<FileReader> reader = FileReader::open(path);
+    ASSERT_TRUE(reader.ok()) << reader.error().message;
+    ReadBuffer buffer;
+    for (const auto& [begin, size] : {std::pair<size_t, size_t>{0, 1}, {0, 40000}, {4095, 2}, {4096, 4096}, {39999, 1}, {5, 0}}) {
+      if (!held) {  // as far as the system lets go of it
+        const int fd = ::open(path.c_str(), O_RDONLY);
+        ::fsync(fd);
+        ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        ::close(fd);
+      }
+      const Result<const std::byte*> got = reader->read(begin, size, buffer);
+      ASSERT_TRUE(got.ok()) << got.error().message;
+      EXPECT_EQ(std::memcmp(*got, text.data() + begin, size), 0) << begin << " " << size;
+    }
+    EXPECT_THAT(reader->read(39990, 11, buffer).error().message,
+                AllOf(HasSubstr("x.safetensors ends at byte 40000"), HasSubstr("40001 is needed")));
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "ops/embed/embed.h"
 #include "ops/gemm/gemm.h"
 #include "ops/norm/norm.h"
+#include "tensor/gpu_fault.h"
 
 namespace perigee::model {
 namespace {
@@ -72,6 +73,7 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const ops::Context& context, co
 Tensor Decoder::forward(const Step& step) {
   const int64_t t = step.rows();
   CHECK(t > 0 && t <= workspace_.rows_max);
+  tensor::set_gpu_step(steps_++);
   const Status filled = tables_.fill(step);
   CHECK(filled.ok());
   const LayerRun run = {context_, config_, tables_.parts(), step.parts[0].sequence->pool(), workspace_, t, taps_};
@@ -95,6 +97,7 @@ bool Decoder::launch_graph(const Step& step, const LayerRun& run) {
     found->second = tensor::GpuGraph::record(context_.stream, [&] { run_layers(run, tables_.ids()); });
   }
   found->second.launch(context_.stream);
+  if (taps_.alive) taps_.alive();
   return true;
 }
 
@@ -128,6 +131,7 @@ void Decoder::run_layers(const LayerRun& run, const Tensor& ids) const {
     }
     residual.accumulate(fed);
     if (taps_.after_layer) taps_.after_layer(l, residual.live());
+    if (taps_.alive) taps_.alive();
   }
   ops::rms_norm(context_, residual.read(weights_.final_res), weights_.final_norm, config_.norm_eps, normed);
 }

@@ -54,6 +54,7 @@ class Decoder {
   Workspace workspace_;
   Taps taps_;
   bool graphs_wanted_ = true;
+  int64_t steps_ = 0;  // begun, for the message of a fault
   std::map<int64_t, tensor::GpuGraph> graphs_;  // by rows of the step
   uint64_t graphs_pool_ = 0;                    // the serial of the pool that they read
   const void* graphs_tables_ = nullptr;         // and where the step tables lie

@@ -19,6 +19,8 @@ namespace perigee::model {
 
 // Who wants to look inside a forward pass: tests compare with golden traces, training keeps activations.
 struct Taps {
+  // Nothing more than a sign of life: after every layer, or after a step that a graph ran.
+  std::function<void()> alive;
   // After a layer: its 0-based number and the residual accumulator [T, D].
   std::function<void(int64_t layer, const Tensor& live)> after_layer;
   // After an indexer: the MLA layer's number among MLA layers, and what each row of the step attends to.

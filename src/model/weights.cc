@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <algorithm>
+
 #include "base/memory.h"
 #include "load/index.h"
 #include "model/weights_fill.h"
@@ -20,11 +22,15 @@ void shape(const Config& config, Weights& weights) {
   }
 }
 
+double bytes_of(const std::vector<TensorRow>& table) {
+  double bytes = 0;
+  for (const TensorRow& row : table) bytes += static_cast<double>(row.bytes()) * static_cast<double>(row.copies);
+  return bytes;
+}
+
 // Refuses what cannot fit before anything of that size is made, a list of its tensors included.
 Status check_memory(const std::vector<TensorRow>& table, const std::string& folder) {
-  double bytes = 0;
-  for (const TensorRow& row : table)
-    bytes += static_cast<double>(row.bytes()) * static_cast<double>(row.copies);
+  const double bytes = bytes_of(table);
   const double free = static_cast<double>(available_memory());
   if (bytes <= free) return {};
   return resource_exhausted(
@@ -33,6 +39,10 @@ Status check_memory(const std::vector<TensorRow>& table, const std::string& fold
 }
 
 }  // namespace
+
+int64_t weight_bytes(const Config& config) {
+  return static_cast<int64_t>(std::min(bytes_of(weight_table(config)), 0x1p62));
+}
 
 Result<Weights> load_weights(const ops::Context& context, const Config& config,
                              const std::string& folder, const LoadOptions& options) {
@@ -64,7 +74,7 @@ Result<Weights> load_weights(const ops::Context& context, const Config& config,
   const Placement placed = place_weights(context.device, config, items, &weights.arena, weights);
   CHECK_EQ(placed.bytes, plan.bytes);
   CHECK_EQ(weights.arena.freeze(), plan.bytes);
-  if (Status s = fill_weights(context, config, items, placed, weights, options.progress); !s.ok()) return s.error();
+  if (Status s = fill_weights(context, config, items, placed, weights, options); !s.ok()) return s.error();
   weights.bytes = placed.bytes + placed.mapped_bytes;
   if (context.device == Device::kReference) weights.files = std::move(files);
   return weights;

@@ -92,10 +92,14 @@ struct Weights {
 };
 
 struct LoadOptions {
-  enum class Source { kSafetensors, kDummy } source = Source::kSafetensors;
+  // kSafetensors maps the files; kFastSafetensors reads them in parallel (load/reader.h); kAuto: the latter for a GPU.
+  enum class Source { kAuto, kSafetensors, kFastSafetensors, kDummy } source = Source::kAuto;
   uint64_t seed = 0;  // of dummy weights
   std::function<void(size_t done, size_t total)> progress;  // bytes; may be empty
 };
+
+// Of all text weights as the files have them.
+int64_t weight_bytes(const Config& config);
 
 // `folder` holds config.json and the shards; every row of the weight table is filled exactly once, every tensor of the
 // files is consumed or on the ignore list (vision_tower., mm_projector., MTP layers), or the load fails.

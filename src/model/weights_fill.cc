@@ -6,7 +6,9 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 
+#include "load/reader.h"
 #include "model/dummy.h"
 #include "model/weight_sink.h"
 #include "num/records.h"
@@ -23,6 +25,7 @@ using tensor::Device;
 
 constexpr int64_t kJobBytes =
     int64_t{1} << 20;  // of the file: enough to hide the hand-out, little enough to balance
+constexpr int kReadersMin = 8;
 constexpr size_t kDropBytes = size_t{2} << 20;  // mapped pages are given back in blocks of this
 
 int64_t width(const TensorRow& row) {
@@ -53,6 +56,8 @@ struct Scratch {
   std::vector<bf16> transposed;
   std::vector<uint8_t> codes;
   std::vector<uint8_t> scales;
+  load::ReadBuffer first, second;
+  Status failed;  // the first read that failed
 };
 
 // Moves rows from files, or from nowhere, to their places.
@@ -73,10 +78,24 @@ class Filler {
 
   Status run(const Job& job, Scratch& scratch) {
     std::unique_ptr<WeightSink::Way> way = sink_.take();
+    scratch.failed = {};
     Status status = fill(job, scratch, *way);
     sink_.give(std::move(way));
-    return status;
+    return status.ok() ? scratch.failed : status;
   }
+
+  // Reads files instead of using their maps.
+  Status open_readers() {
+    for (const WeightItem& item : items_) {
+      if (item.file == nullptr || readers_.contains(item.file)) continue;
+      Result<load::FileReader> reader = load::FileReader::open(item.file->path());
+      if (!reader.ok()) return reader.error();
+      readers_.emplace(item.file, std::move(*reader));
+    }
+    return {};
+  }
+
+  bool reads() const { return !readers_.empty(); }
 
   // After all jobs.
   void finish() {
@@ -178,11 +197,23 @@ class Filler {
     return items_[static_cast<size_t>(job.item + item.row->copies)];
   }
 
+  // Bytes of an item's tensor, mapped or read into `buffer`; a failure is kept in the scratch, and the bytes are then zero.
+  const std::byte* bytes(const WeightItem& item, int64_t begin, int64_t count, load::ReadBuffer& buffer, Scratch& scratch) const {
+    if (readers_.empty()) return item.data() + begin;
+    const size_t at = item.file->position(*item.tensor) + static_cast<size_t>(begin);
+    const Result<const std::byte*> read = readers_.at(item.file).read(at, static_cast<size_t>(count), buffer);
+    if (read.ok()) return *read;
+    if (scratch.failed.ok()) scratch.failed = read.error();
+    std::byte* const zeros = buffer.reserve(static_cast<size_t>(count));
+    std::memset(zeros, 0, static_cast<size_t>(count));
+    return zeros;
+  }
+
   const bf16* values(const WeightItem& item, int64_t begin, int64_t count, Scratch& scratch) const {
     const size_t n = static_cast<size_t>(count);
     scratch.values.resize(n);
     if (item.tensor != nullptr) {
-      const std::byte* data = item.data() + begin * 2;
+      const std::byte* data = bytes(item, begin * 2, count * 2, scratch.first, scratch);
       if (reinterpret_cast<uintptr_t>(data) % alignof(bf16) == 0)
         return reinterpret_cast<const bf16*>(data);
       std::memcpy(scratch.values.data(), data, n * 2);
@@ -208,7 +239,7 @@ class Filler {
     } else if (item.tensor == nullptr) {
       fill_dummy(row, item.key, begin, {floats, static_cast<size_t>(count)});
     } else if (item.tensor->dtype == FileDType::kF32) {
-      std::memcpy(out, item.data() + begin * 4, static_cast<size_t>(count) * 4);
+      std::memcpy(out, bytes(item, begin * 4, count * 4, scratch.first, scratch), static_cast<size_t>(count) * 4);
     } else {
       const bf16* in = values(item, begin, count, scratch);
       for (int64_t i = 0; i < count; ++i) floats[i] = to_float(in[i]);
@@ -257,8 +288,11 @@ class Filler {
     const uint8_t* in = nullptr;
     const uint8_t* scales = nullptr;
     if (item.tensor != nullptr) {
-      in = reinterpret_cast<const uint8_t*>(item.data()) + job.begin * code_width;
-      scales = reinterpret_cast<const uint8_t*>(scale_item.data()) + job.begin * scale_width;
+      in = reinterpret_cast<const uint8_t*>(
+          bytes(item, job.begin * code_width, job.count * code_width, scratch.first, scratch));
+      scales = reinterpret_cast<const uint8_t*>(
+          bytes(scale_item, job.begin * scale_width, job.count * scale_width, scratch.second, scratch));
+      if (!scratch.failed.ok()) return scratch.failed;
     } else {
       scratch.codes.resize(static_cast<size_t>(job.count * code_width));
       scratch.scales.resize(static_cast<size_t>(job.count * scale_width));
@@ -322,6 +356,7 @@ class Filler {
   const std::vector<WeightItem>& items_;
   Weights& weights_;
   WeightSink sink_;
+  std::map<const load::SafetensorsFile*, load::FileReader> readers_;  // none: the files' maps
   std::map<const void*, std::vector<std::byte>> images_;  // of matrices whose parts do not end between panels
 };
 
@@ -366,9 +401,14 @@ class Residency {
 
 Status fill_weights(const ops::Context& context, const Config& config,
                     const std::vector<WeightItem>& items, const Placement& placement,
-                    Weights& weights,
-                    const std::function<void(size_t done, size_t total)>& progress) {
+                    Weights& weights, const LoadOptions& options) {
   Filler filler(context.device, config, items, weights);
+  const auto& progress = options.progress;
+  const bool on_gpu = context.device == Device::kCuda;
+  using Source = LoadOptions::Source;
+  if (options.source == Source::kFastSafetensors || (options.source == Source::kAuto && on_gpu)) {
+    if (Status s = filler.open_readers(); !s.ok()) return s;
+  }
   Residency residency;
   std::vector<Job> jobs;
   size_t total = 0;
@@ -380,6 +420,7 @@ Status fill_weights(const ops::Context& context, const Config& config,
     const int64_t step = (std::max<int64_t>(1, kJobBytes / bytes) + granule - 1) / granule * granule;
     for (int64_t begin = 0; begin < rows; begin += step) {
       jobs.push_back({static_cast<int64_t>(i), begin, std::min(step, rows - begin)});
+      if (filler.reads()) continue;
       filler.sources(jobs.back(), [&](const WeightItem& item, size_t from, size_t to) {
         residency.expect(item, from, to);
       });
@@ -396,16 +437,19 @@ Status fill_weights(const ops::Context& context, const Config& config,
   std::mutex mutex;
   size_t done = 0;
   Status failed;
-  ops::for_each_item(context.pool, static_cast<int64_t>(jobs.size()), [&](int64_t j) {
+  // Threads that wait for a disk leave their cores to others that pack.
+  std::optional<ThreadPool> readers;
+  if (filler.reads()) readers.emplace(std::max(kReadersMin, 2 * context.pool->threads()));
+  ops::for_each_item(readers ? &*readers : context.pool, static_cast<int64_t>(jobs.size()), [&](int64_t j) {
     thread_local Scratch scratch;
     const Job& job = jobs[static_cast<size_t>(j)];
     if (Status s = filler.run(job, scratch); !s.ok()) {
       const std::lock_guard lock(mutex);
       if (failed.ok()) failed = std::move(s);
     }
-    filler.sources(job, [&](const WeightItem& item, size_t from, size_t to) {
-      residency.done(item, from, to);
-    });
+    if (!filler.reads()) {
+      filler.sources(job, [&](const WeightItem& item, size_t from, size_t to) { residency.done(item, from, to); });
+    }
     if (!progress) return;
     const std::lock_guard lock(mutex);
     done += static_cast<size_t>(job.count * filler.row_bytes(items[static_cast<size_t>(job.item)]));

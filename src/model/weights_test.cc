@@ -181,6 +181,13 @@ TEST(LoadWeights, DemoModelIsTheSameOnBothDevices) {
   Result<Weights> plain = load(Device::kReference, *config, kDemo);
   ASSERT_TRUE(plain.ok()) << plain.error().message;
   expect_same_model(*cpu, *plain, *config);
+  LoadOptions fast;
+  fast.source = LoadOptions::Source::kFastSafetensors;
+  for (const int threads : {1, 3}) {
+    Result<Weights> read = load(Device::kCpu, *config, kDemo, fast, threads);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    expect_same_model(*read, *plain, *config);
+  }
 }
 
 TEST(LoadWeights, EveryKindAndOddWidthIsTheSameOnBothDevices) {

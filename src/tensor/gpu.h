@@ -2,7 +2,7 @@
 // Owner   tensor. Implemented by gpu_cuda.cc, or by gpu_none.cc in builds without CUDA.
 // Threads A GpuStream is used by one thread at a time; everything else from any thread.
 // Errors  open_gpu() and create() return one sentence that names what is missing (driver, GPU, code for it, memory) and the way
-//         out. What fails after that is a fault of the machine or of ours and aborts with the name of the call.
+//         out. What fails after that is a fault of the machine or of ours and ends the process (gpu_fault.h).
 #pragma once
 
 #include <cstddef>

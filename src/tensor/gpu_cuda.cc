@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tensor/gpu.h"
+#include "tensor/gpu_fault.h"
 #include "tensor/gpu_probe.h"
 
 namespace perigee::tensor {
@@ -17,9 +18,7 @@ size_t gpu_aligned(size_t bytes) { return (bytes + kGpuAlignment - 1) / kGpuAlig
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 void must(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "perigee: the GPU failed at %s: %s (%s)\n", what, cudaGetErrorString(status), cudaGetErrorName(status));
-  std::abort();
+  if (status != cudaSuccess) gpu_fault(what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
 // Of destructors: at the end of the process the driver may have gone first, and has taken everything with it.

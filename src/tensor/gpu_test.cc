@@ -7,6 +7,8 @@
 #include <iostream>
 #include <vector>
 
+#include "tensor/gpu_fault.h"
+
 namespace perigee::tensor {
 namespace {
 
@@ -104,6 +106,17 @@ TEST(Gpu, PinnedMemoryIsCopiedWhenTheStreamComesToIt) {
     stream->wait("copying");
     EXPECT_TRUE(std::equal(back.begin(), back.end(), pinned->data()));
   }
+}
+
+TEST(GpuFault, NamesOperationAndStepAndEndsWithStatusOne) {
+  EXPECT_EXIT(gpu_fault("mla", "an illegal memory access was encountered", "cudaErrorIllegalAddress"),
+              ::testing::ExitedWithCode(1), "the GPU failed at mla outside of a step: an illegal memory access .*IllegalAddress");
+  EXPECT_EXIT(
+      {
+        set_gpu_step(7);
+        gpu_fault("kda", "invalid configuration argument", "cudaErrorInvalidConfiguration");
+      },
+      ::testing::ExitedWithCode(1), "the GPU failed at kda in step 7: invalid configuration");
 }
 
 }  // namespace

@@ -37,6 +37,8 @@ namespace perigee::ops {
 
 using tensor::Tensor;
 
+constexpr int64_t kIndexGpuColumnsMax = 128;  // J on kCuda
+
 struct IndexSequence {
   int64_t row_begin = 0;
   int64_t rows = 0;

@@ -11,7 +11,7 @@ namespace {
 constexpr int kWarps = 4;  // 16 keys of a page each
 constexpr int kThreads = kWarps * 32;
 constexpr int kPage = static_cast<int>(tensor::kPageTokens);
-constexpr int kColumnsMax = 128;  // J
+constexpr int kColumnsMax = static_cast<int>(kIndexGpuColumnsMax);
 constexpr int kHeadGroup = gpu::kWgmmaHeads;
 constexpr int kStride = kColumnsMax + 8;  // of BF16 rows in shared memory
 constexpr int kTileColumns = 128;         // heads of a block's rows

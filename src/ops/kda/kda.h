@@ -53,6 +53,8 @@ namespace perigee::ops {
 using tensor::Tensor;
 
 constexpr int64_t kKdaChunk = 16;
+constexpr int64_t kKdaGpuMultiple = 16;  // of K and V on kCuda
+constexpr int64_t kKdaGpuMax = 128;
 
 struct KdaParams {
   int64_t heads = 0;

@@ -9,8 +9,8 @@ namespace perigee::ops::cuda {
 namespace {
 
 constexpr int kChunk = static_cast<int>(kKdaChunk);
-constexpr int kKeysMax = 128;
-constexpr int kValuesMax = 128;
+constexpr int kKeysMax = static_cast<int>(kKdaGpuMax);
+constexpr int kValuesMax = static_cast<int>(kKdaGpuMax);
 constexpr int kSegment = 64;  // channels of one accumulator
 constexpr int kPairStride = kChunk + 8;
 
@@ -378,8 +378,8 @@ int64_t kda_open_bytes(const KdaParams& params) {
 void kda(const Context& context, const KdaInputs& in, const KdaParams& params, const tensor::Parts& parts,
          const tensor::StatePlace& state, const tensor::SlotPlace& open, const Tensor& out) {
   if (parts.host.empty() || out.size() == 0) return;
-  CHECK(params.key_dim % 16 == 0 && params.key_dim <= kKeysMax);
-  CHECK(params.value_dim % 16 == 0 && params.value_dim <= kValuesMax);
+  CHECK(params.key_dim % kKdaGpuMultiple == 0 && params.key_dim <= kKeysMax);
+  CHECK(params.value_dim % kKdaGpuMultiple == 0 && params.value_dim <= kValuesMax);
   const auto rows = [](const Tensor& t) { return Rows{t.as<bf16>(), t.row_stride}; };
   Problem p = {};
   p.q = rows(in.q);

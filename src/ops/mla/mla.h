@@ -37,6 +37,7 @@ namespace perigee::ops {
 using tensor::Tensor;
 
 constexpr int64_t kMlaPiece = 64;  // slots; part of the numerics, not a tuning knob
+constexpr int64_t kMlaGpuLatentMax = 512;  // C on kCuda
 
 struct MlaSequence {
   int64_t row_begin = 0;

@@ -14,6 +14,7 @@ constexpr int kPiece = 64;     // slots
 constexpr int kSegment = 256;  // slots, from zero
 constexpr int kValueTiles = 8;  // of 8 columns, a warp
 constexpr int kValuesMax = kWarps * kValueTiles * 8;
+static_assert(kValuesMax == kMlaGpuLatentMax);
 constexpr int kPieceStride = kPiece + 8;
 
 struct Problem {

@@ -23,6 +23,8 @@ namespace perigee::ops {
 
 using tensor::Tensor;
 
+constexpr int64_t kPermuteGpuExpertsMax = 1280;  // E on kCuda
+
 void moe_permute(const Context& context, const Tensor& ids, int64_t experts, const Tensor& offsets,
                  const Tensor& source, const Tensor& place);
 

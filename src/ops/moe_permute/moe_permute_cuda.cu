@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-constexpr int64_t kExpertsMax = 1280;  // counters of all warps fit into 48 KB
+constexpr int64_t kExpertsMax = kPermuteGpuExpertsMax;  // counters of all warps fit into 48 KB
 constexpr int kCombineThreads = 256;
 
 struct Ids {
