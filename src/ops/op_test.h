@@ -98,7 +98,10 @@ class OnDevice {
   }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() {
+  ~OnDevice() { fetch(); }
+
+  // Brings everything back to the host; also done at the end.
+  void fetch() {
     if (!gpu_) return;
     tensor::wait_for_gpu("an operation under test");
     for (const Copy& c : copies_) stream_.to_host(c.host, c.arena.data(), c.bytes);
@@ -195,6 +198,8 @@ class BytesOnDevice {
     t_ = on_(tensor::view(bytes.data(), {static_cast<int64_t>(bytes.size())}));
   }
   std::byte* data() const { return static_cast<std::byte*>(t_.data); }
+  // Brings the bytes back now.
+  void fetch() { on_.fetch(); }
 
  private:
   OnDevice on_;
