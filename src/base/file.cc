@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 namespace perigee {
 namespace {
@@ -110,6 +112,15 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+bool MappedFile::resident(size_t offset, size_t size) const {
+  if (size == 0) return true;
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t begin = offset / page * page;
+  std::vector<unsigned char> held((offset + size - begin + page - 1) / page);
+  if (::mincore(const_cast<std::byte*>(data_) + begin, offset + size - begin, held.data()) != 0) return false;
+  return std::all_of(held.begin(), held.end(), [](unsigned char state) { return (state & 1) != 0; });
 }
 
 void MappedFile::drop(size_t offset, size_t size) const {

@@ -33,6 +33,9 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
 
+  // Whether the system holds a range in memory, as far as it tells.
+  bool resident(size_t offset, size_t size) const;
+
   // Tells the system that a range of the map was used up, so that it no longer counts as resident.
   void drop(size_t offset, size_t size) const;
 

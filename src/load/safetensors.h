@@ -85,6 +85,8 @@ class SafetensorsFile {
   }
   // Where the tensor's bytes begin in the file.
   size_t position(const FileTensor& tensor) const { return header_.data_offset + tensor.begin; }
+  // Whether a range of the file lies in memory already.
+  bool resident(size_t begin, size_t bytes) const { return map_.resident(begin, bytes); }
   // Lets the system forget the whole pages of a range of the file; reading them again is slow but right.
   void drop(size_t begin, size_t end) const { map_.drop(begin, end - begin); }
   size_t size() const { return map_.bytes().size(); }

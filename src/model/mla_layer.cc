@@ -82,8 +82,8 @@ void run_indexer(const LayerRun& run, const MlaWeights& weights, const MlaInputs
     if (beyond) {
       ops::index_score(run.context, queries, in.index_gates, format, run.parts, places, first, c.index_topk, scores);
     }
-    ops::topk(run.context, scores, run.parts, first, c.index_topk, run.rows_of(w.selected),
-              run.rows_of(w.selected_count).reshape({run.rows}));
+    ops::topk(run.context, scores, run.parts, first, c.index_topk, run.pool.latents(index), run.rows_of(w.selected),
+              run.rows_of(w.selected_count).reshape({run.rows}), w.selected_places.data != nullptr ? run.rows_of(w.selected_places) : Tensor());
   }
 }
 
@@ -121,14 +121,15 @@ void mla_layer(const LayerRun& run, const MlaWeights& weights, int64_t index, co
   const bool sparse = c.index_topk > 0;
   if (sparse) {
     run_indexer(run, weights, in, q_low, index);
-    selection = {run.rows_of(w.selected), run.rows_of(w.selected_count).reshape({t})};
+    selection = {run.rows_of(w.selected), run.rows_of(w.selected_count).reshape({t}),
+                 w.selected_places.data != nullptr ? run.rows_of(w.selected_places) : Tensor()};
     if (run.taps.selected) run.taps.selected(index, selection);
   }
 
   const Tensor out_latent = run.rows_of(w.mla_out_latent);  // [T, H*C]
   const double scale = 1.0 / std::sqrt(static_cast<double>(c.qk_nope + c.qk_rope));
   ops::mla(ctx, absorbed.reshape({t, c.heads, c.kv_lora + c.qk_rope}), format, c.kv_lora, scale, run.parts, places,
-           sparse ? &selection : nullptr, out_latent.reshape({t, c.heads, c.kv_lora}),
+           sparse ? &selection : nullptr, w.mla_partial, out_latent.reshape({t, c.heads, c.kv_lora}),
            run.rows_of(w.mla_lse));
 
   const Tensor values = run.rows_of(w.mla_out);  // [T, H*v]

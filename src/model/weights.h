@@ -92,7 +92,8 @@ struct Weights {
 };
 
 struct LoadOptions {
-  // kSafetensors maps the files; kFastSafetensors reads them in parallel (load/reader.h); kAuto: the latter for a GPU.
+  // kSafetensors maps the files; kFastSafetensors reads what memory does not hold yet in parallel and past the system's cache
+  // (load/reader.h); kAuto: the latter for a GPU.
   enum class Source { kAuto, kSafetensors, kFastSafetensors, kDummy } source = Source::kAuto;
   uint64_t seed = 0;  // of dummy weights
   std::function<void(size_t done, size_t total)> progress;  // bytes; may be empty

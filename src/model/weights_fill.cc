@@ -84,10 +84,13 @@ class Filler {
     return status.ok() ? scratch.failed : status;
   }
 
-  // Reads files instead of using their maps.
+  // Reads files instead of using their maps, unless memory holds them all.
   Status open_readers() {
+    const load::SafetensorsFile* seen = nullptr;
     for (const WeightItem& item : items_) {
-      if (item.file == nullptr || readers_.contains(item.file)) continue;
+      if (item.file == nullptr || seen == item.file || readers_.contains(item.file)) continue;
+      seen = item.file;
+      if (item.file->resident(0, item.file->size())) continue;
       Result<load::FileReader> reader = load::FileReader::open(item.file->path());
       if (!reader.ok()) return reader.error();
       readers_.emplace(item.file, std::move(*reader));
@@ -197,11 +200,14 @@ class Filler {
     return items_[static_cast<size_t>(job.item + item.row->copies)];
   }
 
-  // Bytes of an item's tensor, mapped or read into `buffer`; a failure is kept in the scratch, and the bytes are then zero.
+  // Bytes of an item's tensor: in the file's map, or read into `buffer` when that is wanted and memory does not have them yet. A
+  // failure is kept in the scratch, and the bytes are then zero.
   const std::byte* bytes(const WeightItem& item, int64_t begin, int64_t count, load::ReadBuffer& buffer, Scratch& scratch) const {
-    if (readers_.empty()) return item.data() + begin;
+    const auto reader = readers_.find(item.file);
+    if (reader == readers_.end()) return item.data() + begin;
     const size_t at = item.file->position(*item.tensor) + static_cast<size_t>(begin);
-    const Result<const std::byte*> read = readers_.at(item.file).read(at, static_cast<size_t>(count), buffer);
+    if (item.file->resident(at, static_cast<size_t>(count))) return item.data() + begin;  // nothing is faster than no copy
+    const Result<const std::byte*> read = reader->second.read(at, static_cast<size_t>(count), buffer);
     if (read.ok()) return *read;
     if (scratch.failed.ok()) scratch.failed = read.error();
     std::byte* const zeros = buffer.reserve(static_cast<size_t>(count));
@@ -420,7 +426,6 @@ Status fill_weights(const ops::Context& context, const Config& config,
     const int64_t step = (std::max<int64_t>(1, kJobBytes / bytes) + granule - 1) / granule * granule;
     for (int64_t begin = 0; begin < rows; begin += step) {
       jobs.push_back({static_cast<int64_t>(i), begin, std::min(step, rows - begin)});
-      if (filler.reads()) continue;
       filler.sources(jobs.back(), [&](const WeightItem& item, size_t from, size_t to) {
         residency.expect(item, from, to);
       });
@@ -447,9 +452,7 @@ Status fill_weights(const ops::Context& context, const Config& config,
       const std::lock_guard lock(mutex);
       if (failed.ok()) failed = std::move(s);
     }
-    if (!filler.reads()) {
-      filler.sources(job, [&](const WeightItem& item, size_t from, size_t to) { residency.done(item, from, to); });
-    }
+    filler.sources(job, [&](const WeightItem& item, size_t from, size_t to) { residency.done(item, from, to); });
     if (!progress) return;
     const std::lock_guard lock(mutex);
     done += static_cast<size_t>(job.count * filler.row_bytes(items[static_cast<size_t>(job.item)]));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/mla/mla.h"
 #include "tensor/page_view.h"
 
 namespace perigee::model {
@@ -12,6 +13,7 @@ using tensor::DType;
 // Index scores of a block of rows: as many rows as fit, so that a long context costs bounded memory.
 constexpr int64_t kScoreBytes = int64_t{32} << 20;
 constexpr int64_t kScoreBytesGpu = int64_t{512} << 20;
+constexpr int64_t kPartialBytes = int64_t{256} << 20;  // of rows whose attention is divided
 
 struct Piece {
   Tensor* tensor;
@@ -61,6 +63,7 @@ std::vector<Piece> pieces(const Config& c, tensor::Device device, Workspace* w) 
       {&w->index_key, act, t, c.index_dim},
       {&w->selected, DType::kI32, t, c.index_topk},
       {&w->selected_count, DType::kI32, t, 1},
+      {&w->selected_places, DType::kI32, device == tensor::Device::kCuda ? t : 0, c.index_topk},
       {&w->ffn_hidden, hidden, t, 2 * ffn},
       {&w->ffn_act, act, t, ffn},
       {&w->router_logits, real, t, c.experts},
@@ -96,6 +99,12 @@ std::vector<Piece> plan(const Config& config, tensor::Device device, int64_t row
   }
   std::vector<Piece> all = pieces(config, device, w);
   all.push_back({&w->index_scores, act, w->score_rows, score_width});
+  if (config.count(LayerKind::kMla) > 0) {
+    const int64_t slots = config.index_topk > 0 ? std::min(config.index_topk, context_max) : context_max;
+    w->mla_partial_dims = ops::mla_workspace(device, rows_max, config.heads, config.kv_lora, slots, kPartialBytes);
+    const auto& [rows, units, heads, width] = w->mla_partial_dims;
+    all.push_back({&w->mla_partial, DType::kF32, rows, units * heads * width});
+  }
   return all;
 }
 
@@ -124,6 +133,10 @@ Result<Workspace> Workspace::create(const Config& config, tensor::Device device,
   w.arena = std::move(*arena);
   for (const Piece& p : all) {
     if (p.rows * p.width > 0) *p.tensor = w.arena.tensor(p.dtype, {p.rows, p.width});
+  }
+  if (w.mla_partial.data != nullptr) {
+    const auto& [rows, units, heads, width] = w.mla_partial_dims;
+    w.mla_partial = w.mla_partial.reshape({rows, units, heads, width});
   }
   w.arena.freeze();
   return w;

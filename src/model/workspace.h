@@ -4,6 +4,8 @@
 // Errors  Result when memory is refused.
 #pragma once
 
+#include <array>
+
 #include <cstdint>
 
 #include "base/result.h"
@@ -30,9 +32,11 @@ struct Workspace {
   Tensor mla_in, mla_q_normed, mla_q, mla_q_absorbed, mla_latent, mla_out_latent, mla_out;  // act
   Tensor mla_lse;                                                                          // real, H
   Tensor index_q, index_key;                                                               // act
+  Tensor mla_partial;    // f32, what ops/mla says; only on a GPU
   Tensor index_scores;   // act, [rows of a block, longest context]
   Tensor selected;       // i32, [T, X]
   Tensor selected_count; // i32, [T]
+  Tensor selected_places;  // I32 [T, X], physical rows; only on a GPU
 
   Tensor ffn_hidden;                                // real on a GPU, act elsewhere: dense and shared gate and up
   Tensor ffn_act;                                   // act
@@ -47,6 +51,7 @@ struct Workspace {
   Tensor combined, combined_normed;                 // act, Z
 
   int64_t rows_max = 0;
+  std::array<int64_t, 4> mla_partial_dims = {};
   int64_t score_rows = 0;  // rows of index_scores
   tensor::Arena arena;
 

@@ -40,6 +40,15 @@ struct PagePlace {
   int64_t token_bytes = 0;
 
   constexpr PageView of(const Part& part) const { return {base, row_bytes, part.blocks, block_tokens, token_bytes}; }
+
+  // The physical row of a position: tokens counted through the pool, block after block.
+  constexpr int32_t place(const Part& part, int64_t position) const {
+    return static_cast<int32_t>(part.blocks[position / block_tokens] * block_tokens + position % block_tokens);
+  }
+  // The record there, for formats whose records stand one after the other.
+  constexpr std::byte* record(int32_t place) const {
+    return base + place / block_tokens * row_bytes + place % block_tokens * token_bytes;
+  }
 };
 
 // Where one layer's states lie: in a state row of the pool, or in a sequence's slot.

@@ -142,6 +142,7 @@ TEST(TopkGpu, SelectsWhatTheHostSelects) {
   struct Row {
     int64_t length, values;  // few values tie often
   };
+  constexpr int32_t kBlock = 256;
   for (const int64_t k : {int64_t{1}, int64_t{24}, int64_t{2048}}) {
     std::vector<Row> rows = {{1, 100},  {24, 3},        {25, 3},    {2048, 5}, {2049, 70000},
                              {5000, 4}, {70000, 70000}, {70000, 2}, {4096, 1},
@@ -150,8 +151,10 @@ TEST(TopkGpu, SelectsWhatTheHostSelects) {
     const int64_t width = 1048576;
     std::vector<bf16> scores(static_cast<size_t>(n * width), bf16{0x7f00});
     std::vector<testing::TestPart> parts;
+    std::vector<int32_t> blocks;
+    for (int64_t b = 0; b < width / kBlock; ++b) blocks.push_back(static_cast<int32_t>(width / kBlock - b + 5));
     for (int64_t t = 0; t < n; ++t) {
-      parts.push_back({t, 1, rows[static_cast<size_t>(t)].length - 1, {0}, {}, 0});
+      parts.push_back({t, 1, rows[static_cast<size_t>(t)].length - 1, blocks, {}, 0});
       for (int64_t i = 0; i < rows[static_cast<size_t>(t)].length; ++i) {
         const uint64_t r = random_bits(static_cast<uint64_t>(t + 9), static_cast<uint64_t>(i)) %
                            static_cast<uint64_t>(rows[static_cast<size_t>(t)].values);
@@ -159,21 +162,28 @@ TEST(TopkGpu, SelectsWhatTheHostSelects) {
             static_cast<uint16_t>(r * 2654435761u >> 4);  // NaN, infinities and both zeros among them
       }
     }
-    std::vector<int32_t> lists[2], counts[2];
+    std::vector<int32_t> lists[2], counts[2], places[2];
+    const tensor::PagePlace pages = {nullptr, 0, kBlock, 0};
     for (int device = 0; device < 2; ++device) {
       const Context context = device == 0 ? testing::cpu() : *gpu;
       lists[device].assign(static_cast<size_t>(n * k), -7);
+      places[device].assign(static_cast<size_t>(n * k), -7);
       counts[device].assign(static_cast<size_t>(n), -7);
       const testing::StepParts step(context, parts, n);
       testing::OnDevice on(context);
       const Tensor s = on(testing::view(scores, {n, width}));
       const Tensor out = on(testing::view(lists[device], {n, k}));
       const Tensor count = on(testing::view(counts[device], {n}));
-      topk(context, s.slice(0, 4), step(), 0, k, out, count);
-      topk(context, s.slice(4, n - 4), step(), 4, k, out, count);
+      const Tensor where = on(testing::view(places[device], {n, k}));
+      topk(context, s.slice(0, 4), step(), 0, k, pages, out, count, device == 0 ? Tensor() : where);
+      topk(context, s.slice(4, n - 4), step(), 4, k, pages, out, count, device == 0 ? Tensor() : where);
     }
     EXPECT_EQ(counts[0], counts[1]);
     EXPECT_EQ(lists[0], lists[1]) << "k " << k;
+    for (size_t i = 0; i < lists[0].size(); ++i) {
+      const int32_t p = lists[0][i];
+      ASSERT_EQ(places[1][i], p < 0 ? p : blocks[static_cast<size_t>(p / kBlock)] * kBlock + p % kBlock) << "k " << k;
+    }
   }
 }
 

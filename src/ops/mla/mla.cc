@@ -46,7 +46,7 @@ void check(const Context& context, const Tensor& q, LatentFormat format, int64_t
 
 void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,
          double scale, const tensor::Parts& parts, const tensor::PagePlace& latents,
-         const Selection* selection, const Tensor& out, const Tensor& lse) {
+         const Selection* selection, const Tensor& workspace, const Tensor& out, const Tensor& lse) {
   std::vector<MlaSequence> sequences;
   for (const tensor::Part& p : parts.host) sequences.push_back({p.row_begin, p.rows, p.position, latents.of(p)});
   if (context.device != tensor::Device::kCuda) {
@@ -54,7 +54,18 @@ void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t l
   }
   check(context, q, format, latent_width, sequences, selection, out, lse);
   CHECK(format != LatentFormat::kF64 && kCudaBuilt && parts.device != nullptr);
-  if constexpr (kCudaBuilt) cuda::mla(context, q, format, latent_width, scale, parts, latents, selection, out, lse);
+  if (workspace.data != nullptr) tensor::expect(workspace, "workspace", tensor::DType::kF32, {-1, -1, q.dims[1], latent_width + 2});
+  if constexpr (kCudaBuilt) {
+    cuda::mla(context, q, format, latent_width, scale, parts, latents, selection, workspace, out, lse);
+  }
+}
+
+std::array<int64_t, 4> mla_workspace(tensor::Device device, int64_t rows, int64_t heads, int64_t latent_width, int64_t slots_max,
+                                     int64_t bytes_max) {
+  if constexpr (kCudaBuilt) {
+    if (device == tensor::Device::kCuda) return cuda::mla_workspace(rows, heads, latent_width, slots_max, bytes_max);
+  }
+  return {0, 1, heads, latent_width + 2};
 }
 
 void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,

@@ -26,6 +26,7 @@
 // Tests    mla_test.cc.
 #pragma once
 
+#include <array>
 #include <span>
 
 #include "num/records.h"
@@ -49,21 +50,29 @@ struct MlaSequence {
 struct Selection {
   Tensor positions;  // [T, X] I32, ascending
   Tensor counts;     // [T] I32
+  Tensor places = {};  // [T, X] I32, the positions' physical rows as ops/topk gives them on kCuda; empty: found by position
 };
 
 void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,
          double scale, std::span<const MlaSequence> sequences, const Selection* selection,
          const Tensor& out, const Tensor& lse);
 
-// The rows of a step, on any device; a layer's pages are the same for all sequences.
+// The rows of a step, on any device; a layer's pages are the same for all sequences. `workspace` [rows, units, H, C + 2] F32 as
+// mla_workspace says lets a GPU divide long rows of small steps among its multiprocessors; it may be empty, and changes no bit.
 void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,
          double scale, const tensor::Parts& parts, const tensor::PagePlace& latents,
-         const Selection* selection, const Tensor& out, const Tensor& lse);
+         const Selection* selection, const Tensor& workspace, const Tensor& out, const Tensor& lse);
+
+// Dimensions of a workspace for steps of up to `rows` rows that see up to `slots_max` slots, of at most `bytes_max` bytes; of no
+// rows where a device has no use for it.
+std::array<int64_t, 4> mla_workspace(tensor::Device device, int64_t rows, int64_t heads, int64_t latent_width, int64_t slots_max,
+                                     int64_t bytes_max);
 
 namespace cuda {
 void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t latent_width,
          double scale, const tensor::Parts& parts, const tensor::PagePlace& latents,
-         const Selection* selection, const Tensor& out, const Tensor& lse);
+         const Selection* selection, const Tensor& workspace, const Tensor& out, const Tensor& lse);
+std::array<int64_t, 4> mla_workspace(int64_t rows, int64_t heads, int64_t latent_width, int64_t slots_max, int64_t bytes_max);
 }  // namespace cuda
 
 namespace ref {

@@ -66,7 +66,8 @@ struct Result {
 };
 
 // The last `rows` of the case's rows, in calls of `size` rows; with lists of every position if `listed`.
-Result attend(const Context& context, const MlaCase& c, MlaInputs& in, int64_t size, uint64_t order, bool listed) {
+Result attend(const Context& context, const MlaCase& c, MlaInputs& in, int64_t size, uint64_t order, bool listed,
+              bool divided = false) {
   const int64_t bytes = latent_bytes(c.format, c.c, c.r);
   PagedSequence pages(c.tokens, bytes, 64, order);
   {
@@ -81,17 +82,24 @@ Result attend(const Context& context, const MlaCase& c, MlaInputs& in, int64_t s
     const int64_t n = std::min(size, c.rows - done);
     const int64_t position = c.tokens - c.rows + done;
     const testing::StepParts parts(context, {{0, n, position, pages.blocks(), {}, 0}}, n);
-    std::vector<int32_t> lists(static_cast<size_t>(n * c.tokens), -1), counts;
+    std::vector<int32_t> lists(static_cast<size_t>(n * c.tokens), -1), places = lists, counts;
+    const tensor::PagePlace there = pages.place(pool.data());
     for (int64_t i = 0; i < n; ++i) {
       counts.push_back(static_cast<int32_t>(position + i + 1));
       for (int64_t k = 0; k <= position + i; ++k)
         lists[static_cast<size_t>(i * c.tokens + k)] = static_cast<int32_t>(k);
+      for (int64_t k = 0; k <= position + i; ++k)
+        places[static_cast<size_t>(i * c.tokens + k)] = there.place({0, 0, 0, pages.blocks().data()}, k);
     }
     testing::OnDevice on(context);
-    const Selection selection = {on(testing::view(lists, {n, c.tokens})), on(testing::view(counts, {n}))};
+    const std::array<int64_t, 4> dims = mla_workspace(context.device, divided ? n : 0, c.heads, c.c, c.tokens, 1 << 28);
+    std::vector<float> partial(static_cast<size_t>(dims[0] * dims[1] * dims[2] * dims[3]));
+    const Tensor workspace = on(testing::view(partial, {dims[0], dims[1], dims[2], dims[3]}));
+    const Selection selection = {on(testing::view(lists, {n, c.tokens})), on(testing::view(counts, {n})),
+                                 divided ? on(testing::view(places, {n, c.tokens})) : Tensor()};
     const int64_t width = c.c + c.r;
     mla(context, on(tensor::view(in.q.data() + done * c.heads * width, {n, c.heads, width})), c.format, c.c,
-        testing::mla_scale(c), parts(), pages.place(pool.data()), listed ? &selection : nullptr,
+        testing::mla_scale(c), parts(), pages.place(pool.data()), listed ? &selection : nullptr, workspace,
         on(tensor::view(result.out.data() + done * c.heads * c.c, {n, c.heads, c.c})),
         on(tensor::view(result.lse.data() + done * c.heads, {n, c.heads})));
   }
@@ -105,14 +113,17 @@ TEST(MlaGpu, ListsBatchesAndPagesKeepTheBitsNearTheReference) {
   for (const LatentFormat f : {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kNvfp4})
     cases.push_back({f, 12, 512, 64, 700, 9});
   cases.push_back({LatentFormat::kFp8, 96, 512, 64, 300, 2});
+  cases.push_back({LatentFormat::kFp8, 3, 64, 32, 9000, 3});  // several stretches
+  cases.push_back({LatentFormat::kNvfp4, 6, 512, 64, 4097, 2});
   double worst = 0;
   for (const MlaCase& c : cases) {
     MlaInputs in = testing::mla_inputs(c, 17);
     const Result whole = attend(*gpu, c, in, c.rows, 0, false);
-    const std::tuple<int64_t, uint64_t, bool> ways[] = {
-        {1, 0, false}, {c.rows, 9, false}, {c.rows, 0, true}, {2, 4, true}};
-    for (const auto& [size, order, listed] : ways) {
-      const Result got = attend(*gpu, c, in, size, order, listed);
+    const std::tuple<int64_t, uint64_t, bool, bool> ways[] = {
+        {1, 0, false, false}, {c.rows, 9, false, false}, {c.rows, 0, true, false}, {2, 4, true, false}, {1, 3, false, true},
+        {3, 0, true, true}, {c.rows, 5, false, true}};
+    for (const auto& [size, order, listed, divided] : ways) {
+      const Result got = attend(*gpu, c, in, size, order, listed, divided);
       ASSERT_TRUE(testing::same_bits(got.out, whole.out))
           << c.heads << " heads, calls of " << size << ", listed " << listed;
       ASSERT_TRUE(testing::same_bits(got.lse, whole.lse));
@@ -127,7 +138,7 @@ TEST(MlaGpu, ListsBatchesAndPagesKeepTheBitsNearTheReference) {
     const testing::StepParts last(testing::reference(), {{0, c.rows, c.tokens - c.rows, pages.blocks(), {}, 0}},
                                   c.rows);
     mla(testing::reference(), tensor::view(q.data(), {c.rows, c.heads, width}), c.format, c.c, testing::mla_scale(c),
-        last(), pages.place(), nullptr, tensor::view(out.data(), {c.rows, c.heads, c.c}),
+        last(), pages.place(), nullptr, {}, tensor::view(out.data(), {c.rows, c.heads, c.c}),
         tensor::view(lse.data(), {c.rows, c.heads}));
     // Weights and result are rounded to BF16 once each; the sum of weights moves with its terms.
     const double error = testing::relative_norm(testing::widen(whole.out), out);

@@ -29,7 +29,8 @@ void topk(const Context& context, const Tensor& scores, const Tensor& lengths, i
 }
 
 void topk(const Context& context, const Tensor& scores, const tensor::Parts& parts,
-          int64_t first_row, int64_t k, const Tensor& out, const Tensor& counts) {
+          int64_t first_row, int64_t k, const tensor::PagePlace& pages, const Tensor& out, const Tensor& counts,
+          const Tensor& places) {
   const int64_t rows = scores.rows();
   CHECK_GE(k, 1);
   CHECK(first_row >= 0 && first_row + rows <= out.rows());
@@ -38,7 +39,8 @@ void topk(const Context& context, const Tensor& scores, const tensor::Parts& par
     tensor::expect(out, "out", tensor::DType::kI32, {-1, k});
     tensor::expect(counts, "counts", tensor::DType::kI32, {out.rows()});
     CHECK(kCudaBuilt && parts.device != nullptr);
-    if constexpr (kCudaBuilt) cuda::topk(context, scores, parts, first_row, k, out, counts);
+    if (places.data != nullptr) tensor::expect(places, "places", tensor::DType::kI32, {out.rows(), k});
+    if constexpr (kCudaBuilt) cuda::topk(context, scores, parts, first_row, k, pages, out, counts, places);
     return;
   }
   for (const tensor::Part& p : parts.host) {

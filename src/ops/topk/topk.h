@@ -29,13 +29,16 @@ void topk(const Context& context, const Tensor& scores, const Tensor& lengths, i
           const Tensor& out, const Tensor& counts);
 
 // Rows [first_row, first_row + R) of a step, on any device: scores [R, S], out [T, k] and counts [T] of the whole step. A
-// row's length is its position + 1; rows of no part are left alone.
+// row's length is its position + 1; rows of no part are left alone. On kCuda `places` [T, k] I32, unless it is empty, receives
+// the physical row of each position (tensor::PagePlace::place), so that whoever gathers records needs no block table.
 void topk(const Context& context, const Tensor& scores, const tensor::Parts& parts,
-          int64_t first_row, int64_t k, const Tensor& out, const Tensor& counts);
+          int64_t first_row, int64_t k, const tensor::PagePlace& pages, const Tensor& out, const Tensor& counts,
+          const Tensor& places);
 
 namespace cuda {
 void topk(const Context& context, const Tensor& scores, const tensor::Parts& parts,
-          int64_t first_row, int64_t k, const Tensor& out, const Tensor& counts);
+          int64_t first_row, int64_t k, const tensor::PagePlace& pages, const Tensor& out, const Tensor& counts,
+          const Tensor& places);
 }  // namespace cuda
 
 namespace ref {

@@ -106,10 +106,25 @@ __device__ Choice choose(const bf16* scores, int64_t length, uint32_t k, uint32_
   return {upper.key << kLowBits | lower.key, lower.equal};
 }
 
+// Where selected positions go.
+struct Out {
+  int32_t* positions;
+  int64_t stride;
+  int32_t* places;  // null: not wanted
+  int64_t places_stride;
+  int32_t* counts;
+  tensor::PagePlace pages;
+
+  __device__ void put(const tensor::Part& part, int64_t row, int64_t i, int64_t position) const {
+    positions[row * stride + i] = static_cast<int32_t>(position);
+    if (places != nullptr) places[row * places_stride + i] = position < 0 ? -1 : pages.place(part, position);
+  }
+};
+
 // A block a row.
 __global__ void __launch_bounds__(kThreads)
     topk_kernel(const bf16* scores, int64_t scores_stride, const tensor::Part* parts, const int32_t* part_of_row,
-                int64_t first_row, int64_t k, int32_t* out, int64_t out_stride, int32_t* counts_out) {
+                int64_t first_row, int64_t k, const __grid_constant__ Out out) {
   __shared__ uint32_t counts[kBuckets];
   __shared__ uint32_t sums[kWarps];
   __shared__ Choice found;
@@ -118,10 +133,9 @@ __global__ void __launch_bounds__(kThreads)
   if (place.part == nullptr) return;
   const int64_t length = place.position + 1;
   const int64_t count = min(length, k);
-  int32_t* const to = out + row * out_stride;
-  if (threadIdx.x == 0) counts_out[row] = static_cast<int32_t>(count);
+  if (threadIdx.x == 0) out.counts[row] = static_cast<int32_t>(count);
   if (length <= k) {
-    for (int64_t i = threadIdx.x; i < k; i += kThreads) to[i] = i < length ? static_cast<int32_t>(i) : -1;
+    for (int64_t i = threadIdx.x; i < k; i += kThreads) out.put(*place.part, row, i, i < length ? i : -1);
     return;
   }
   const bf16* const from = scores + blockIdx.x * scores_stride;
@@ -143,7 +157,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; mine != 0 && i < kVector && at + i < length; ++i) {
       const bool equal = keys[i] == last.key;
       const bool chosen = keys[i] > last.key || (equal && equals_before < last.equal);
-      if (chosen) to[better_before + min(equals_before, last.equal)] = static_cast<int32_t>(at + i);
+      if (chosen) out.put(*place.part, row, better_before + min(equals_before, last.equal), at + i);
       better_before += keys[i] > last.key;
       equals_before += equal;
     }
@@ -155,11 +169,12 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void topk(const Context& context, const Tensor& scores, const tensor::Parts& parts, int64_t first_row, int64_t k,
-          const Tensor& out, const Tensor& counts) {
+          const tensor::PagePlace& pages, const Tensor& out, const Tensor& counts, const Tensor& places) {
   if (scores.rows() == 0) return;
   topk_kernel<<<static_cast<unsigned>(scores.rows()), kThreads, 0, gpu::stream_of(context)>>>(
-      scores.as<bf16>(), scores.row_stride, parts.device, parts.part_of_row, first_row, k, out.as<int32_t>(), out.row_stride,
-      counts.as<int32_t>());
+      scores.as<bf16>(), scores.row_stride, parts.device, parts.part_of_row, first_row, k,
+      {out.as<int32_t>(), out.row_stride, places.data != nullptr ? places.as<int32_t>() : nullptr, places.row_stride,
+       counts.as<int32_t>(), pages});
   gpu::check_launch("topk");
 }
 
