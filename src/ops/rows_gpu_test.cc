@@ -59,7 +59,8 @@ TEST(ActGpu, IsWithinItsBound) {
         }
         run(testing::reference(), testing::view(aw, dims), testing::view(bw, dims), testing::view(want, dims));
         testing::expect_within<bf16>(got, want, [&](size_t i) {
-          return std::abs(want[i]) * (kRound16 + kActError + exponent_error(bw[i])) + (gate ? 0x1p-120 * std::abs(aw[i]) : 0x1p-126);
+          return std::abs(want[i]) * (kRound16 + kActError + exponent_error(bw[i])) +
+                 (gate ? 0x1p-120 * std::abs(aw[i]) : 0x1p-126);
         });
       }
     }
