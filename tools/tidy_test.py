@@ -29,7 +29,8 @@ ROOMS = {
     "sched": ["base", "cache"],
     "engine": ["base", "num", "tensor", "ops", "load", "cache", "model", "text", "sched"],
     "serve": ["base", "text", "sched", "engine"],
-    "apps": ["base", "num", "tensor", "ops", "load", "cache", "model", "text", "sched", "engine", "serve"],
+    # bench: what `perigee bench` runs lies beside src/
+    "apps": ["base", "num", "tensor", "ops", "load", "cache", "model", "text", "sched", "engine", "serve", "bench"],
 }
 
 # word -> where it may stand; the reason is the rule of the same line.

@@ -15,7 +15,6 @@ using model::Sequence;
 
 constexpr int64_t kRealTokens = 2048;
 constexpr int64_t kWarm = 5;
-constexpr size_t kCopyBytes = size_t{1} << 30;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -124,22 +123,6 @@ Result<double> time_prefill(const engine::Engine& engine, int64_t tokens) {
   run_prompt(**decoder, (*pool)->sequence(0), ids, chunk);
   mover.wait("prefill");
   return seconds_since(start);
-}
-
-double copy_bytes_per_s(const engine::Engine& engine) {
-  const tensor::Mover mover = engine.context().mover();
-  auto arena = tensor::Arena::create(2 * kCopyBytes, "measuring copies", engine.device());
-  if (!arena.ok()) return 0;
-  std::byte* const from = arena->allocate(kCopyBytes);
-  std::byte* const to = arena->allocate(kCopyBytes);
-  double best = 0;
-  for (int i = 0; i < 6; ++i) {
-    const Clock::time_point start = Clock::now();
-    mover.copy(to, from, kCopyBytes);
-    mover.wait("measuring copies");
-    if (i > 0) best = std::max(best, 2.0 * static_cast<double>(kCopyBytes) / seconds_since(start));
-  }
-  return best;
 }
 
 }  // namespace perigee::bench

@@ -30,7 +30,4 @@ Result<DecodeCase> time_decode(const engine::Engine& engine, int64_t batch, int6
 // Seconds to prefill `tokens` random tokens in steps of the engine's size.
 Result<double> time_prefill(const engine::Engine& engine, int64_t tokens);
 
-// Bytes read and written per second by one large copy where the engine computes; best of 5.
-double copy_bytes_per_s(const engine::Engine& engine);
-
 }  // namespace perigee::bench

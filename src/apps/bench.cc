@@ -7,6 +7,7 @@ void add_bench(CLI::App& program, int& status) {
   CLI::App* bench = program.add_subcommand("bench", "Speed on this machine, beside its floor");
   bench->require_subcommand(1);
   add_bench_engine(*bench, status);
+  add_bench_ops(*bench, status);
   add_bench_load(*bench, status);
 }
 

@@ -3,6 +3,7 @@
 #include "apps/options.h"
 #include "base/file.h"
 #include "bench/engine/decode_sweep.h"
+#include "bench/ops/rates.h"
 #include "model/slice.h"
 #include "tensor/gpu.h"
 
@@ -34,13 +35,14 @@ std::string describe(const Flags& flags, const engine::Engine& engine, double co
                                 flags.model.load_format == "dummy" ? "random" : "as loaded", device_name(engine));
   if (!flags.slice.empty()) {
     out += fmt::format(
-        "one rank of {}: {} attention and {} KDA heads, {} experts of width {}, {} rows of the vocabulary; latent projections, router "
-        "and indexer whole; exchanges between ranks are left out\n",
+        "one rank of {}: {} attention and {} KDA heads, {} experts of width {}, {} rows of the vocabulary; latent projections, "
+        "router and indexer whole; exchanges between ranks are left out\n",
         flags.slice, c.heads, c.kda_heads, c.experts, c.expert_width, c.vocab);
   }
   out += fmt::format(
       "floor: weights, states, latents and keys that a step must move, at {:.0f} GB/s (a large copy, read and written)\n"
-      "forward: layers alone, steps one after the other; step: with logits and a drawn token, waiting for each; {} steps after 5\n",
+      "forward: layers alone, steps one after the other; step: with logits and a drawn token, waiting for each; {} steps "
+      "after 5\n",
       copy_rate * 1e-9, flags.steps);
   return out;
 }
@@ -60,7 +62,7 @@ Status run(const Flags& flags) {
   const Result<std::unique_ptr<engine::Engine>> opened = engine::Engine::open(*options);
   if (!opened.ok()) return opened.error();
   const engine::Engine& engine = **opened;
-  const double rate = bench::copy_bytes_per_s(engine);
+  const double rate = bench::copy_bytes_per_s(engine.context());
   fmt::print("{}", describe(flags, engine, rate));
   std::string csv = "what,batch,context,forward_ms,step_ms,tokens_per_s,gigabytes,floor_ms,forward_over_floor\n";
   fmt::print("{}", csv);
@@ -74,8 +76,9 @@ Status run(const Flags& flags) {
       const Result<bench::DecodeCase> c = bench::time_decode(engine, batch, context, flags.steps);
       if (!c.ok()) return c.error();
       const double floor = c->bytes / rate;
-      line(fmt::format("decode,{},{},{:.4f},{:.4f},{:.0f},{:.4f},{:.4f},{:.2f}\n", batch, context, c->forward_s * 1e3, c->step_s * 1e3,
-                       static_cast<double>(batch) / c->step_s, c->bytes * 1e-9, floor * 1e3, c->forward_s / floor));
+      line(fmt::format("decode,{},{},{:.4f},{:.4f},{:.0f},{:.4f},{:.4f},{:.2f}\n", batch, context, c->forward_s * 1e3,
+                       c->step_s * 1e3, static_cast<double>(batch) / c->step_s, c->bytes * 1e-9, floor * 1e3,
+                       c->forward_s / floor));
     }
   }
   for (const int64_t tokens : flags.prefills) {
@@ -96,7 +99,9 @@ void add_bench_engine(CLI::App& bench, int& status) {
   app->add_option("--slice", flags->slice, "one rank's share, with --load-format dummy: tp8, tp16, ep16, ...");
   app->add_option("--layers", flags->layers, "only the first layers, with --load-format dummy")->check(CLI::Range(1, 4096));
   app->add_option("--batch", flags->batches, "sequences that decode at once, separated by commas")->delimiter(',')->check(sizes);
-  app->add_option("--context", flags->contexts, "tokens that each sequence holds, separated by commas")->delimiter(',')->check(sizes);
+  app->add_option("--context", flags->contexts, "tokens that each sequence holds, separated by commas")
+      ->delimiter(',')
+      ->check(sizes);
   app->add_option("--prefill", flags->prefills, "prompt lengths to prefill, separated by commas")->delimiter(',')->check(sizes);
   app->add_option("--steps", flags->steps, "timed steps of each case")->check(CLI::Range(1, 100000));
   app->add_option("--csv", flags->csv, "also write the table to this file");

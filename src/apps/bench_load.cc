@@ -68,7 +68,8 @@ Status run(const Flags& flags) {
   size_t bytes = 0;
   for (const load::SafetensorsFile& f : *files) bytes += f.size();
   const auto line = [&](const char* what, double s) {
-    fmt::print("{},{:.3f} s,{:.2f} GB,{:.2f} GB/s\n", what, s, static_cast<double>(bytes) * 1e-9, static_cast<double>(bytes) * 1e-9 / s);
+    fmt::print("{},{:.3f} s,{:.2f} GB,{:.2f} GB/s\n", what, s, static_cast<double>(bytes) * 1e-9,
+               static_cast<double>(bytes) * 1e-9 / s);
     std::fflush(stdout);
   };
   ThreadPool pool(options->threads > 0 ? options->threads : cpu_threads());

@@ -19,6 +19,7 @@ void add_bench(CLI::App& program, int& status);
 
 // Under `bench`.
 void add_bench_engine(CLI::App& bench, int& status);
+void add_bench_ops(CLI::App& bench, int& status);
 void add_bench_load(CLI::App& bench, int& status);
 
 }  // namespace perigee::apps

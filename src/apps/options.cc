@@ -27,6 +27,8 @@ Result<std::optional<KeyFormat>> key_format(const std::string& name) {
   return invalid_argument("--index-key-dtype is '{}'; use auto, bf16, fp8 or mxfp4", name);
 }
 
+}  // namespace
+
 Result<tensor::Device> device_of(const std::string& name) {
   if (name == "cpu") return tensor::Device::kCpu;
   if (name == "reference") return tensor::Device::kReference;
@@ -37,8 +39,6 @@ Result<tensor::Device> device_of(const std::string& name) {
   }
   return invalid_argument("--device is '{}'; use cpu, cuda or reference", name);
 }
-
-}  // namespace
 
 void add_model_flags(CLI::App& app, ModelFlags& flags) {
   app.add_option("MODEL", flags.model, "checkpoint folder")->required();
@@ -54,7 +54,8 @@ void add_run_flags(CLI::App& app, ModelFlags& flags) {
                  "most tokens of one step (prefill chunk)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--load-format", flags.load_format,
-                 "auto, safetensors (maps files), fastsafetensors (reads them in parallel; auto on a GPU) or dummy (seeded random weights)");
+                 "auto, safetensors (maps files), fastsafetensors (reads them in parallel; auto on a GPU) or dummy (seeded "
+                 "random weights)");
   app.add_option("--isa", flags.isa,
                  "at most these CPU instructions: auto, generic, avx2, avx512 or amx; the bits are the same")
       ->check(CLI::IsMember({"auto", "generic", "avx2", "avx512", "amx"}));

@@ -38,6 +38,8 @@ void add_model_flags(CLI::App& app, ModelFlags& flags);  // MODEL and all others
 void add_run_flags(CLI::App& app, ModelFlags& flags);    // all but MODEL
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
 
+// The device that --device names; a GPU is opened.
+Result<tensor::Device> device_of(const std::string& name);
 Result<engine::EngineOptions> engine_options(const ModelFlags& flags);
 Result<engine::SamplingOptions> sampling_options(const SamplingFlags& flags, uint64_t seed);
 

@@ -146,7 +146,8 @@ Status Engine::check_memory(const std::vector<int64_t>& tokens_max, int64_t rows
   return MemoryPlan()
       .add(fmt::format("the cache of {} sequence(s) of up to {} tokens", tokens_max.size(), longest), cache,
            "ask for fewer or shorter sequences")
-      .add(fmt::format("the workspace for steps of {} tokens", rows), model::Workspace::bytes(config_, context_.device, rows, longest),
+      .add(fmt::format("the workspace for steps of {} tokens", rows),
+           model::Workspace::bytes(config_, context_.device, rows, longest),
            "lower --max-num-batched-tokens")
       .add("logits", logit_rows * config_.vocab * tensor::dtype_bytes(ops::real_dtype(context_.device)))
       .check(context_.device);

@@ -127,7 +127,8 @@ void LogitRows::compute(const model::Decoder& decoder, const Tensor& hidden, std
   edited_.assign(edited_.size(), false);
   if constexpr (ops::kCudaBuilt) {
     if (!gpu()) return;
-    ops::cuda::log_sum_exp(context_, logits_.there.slice(0, rows_), workspace_, normalizers_.there.slice(0, rows_).reshape({rows_}));
+    ops::cuda::log_sum_exp(context_, logits_.there.slice(0, rows_), workspace_,
+                           normalizers_.there.slice(0, rows_).reshape({rows_}));
   }
 }
 

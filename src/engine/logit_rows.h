@@ -1,5 +1,5 @@
-// What    The logits of a few rows: computed, read and drawn from where the model runs; brought to the host to be edited, ranked or
-//         filtered.
+// What    The logits of a few rows: computed, read and drawn from where the model runs; brought to the host to be edited, ranked
+//         or filtered.
 // Owner   engine.
 // Threads One at a time.
 // Errors  create() returns a Result when memory is refused.

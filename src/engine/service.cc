@@ -391,7 +391,8 @@ Result<std::unique_ptr<Service>> Service::create(const Engine& engine, const Ser
   const Status fits =
       MemoryPlan()
           .add(fmt::format("the cache pool of {} rows", rows), rows * layout.rows.row_bytes, "lower --kv-cache-memory-bytes")
-          .add(fmt::format("the open chunks of {} sequences", o.max_num_seqs), o.max_num_seqs * layout.slot_bytes, "lower --max-num-seqs")
+          .add(fmt::format("the open chunks of {} sequences", o.max_num_seqs), o.max_num_seqs * layout.slot_bytes,
+               "lower --max-num-seqs")
           .add(fmt::format("the workspace for steps of {} tokens", o.max_num_batched_tokens),
                model::Workspace::bytes(c, engine.device(), o.max_num_batched_tokens, length), "lower --max-num-batched-tokens")
           .add("logits", logit_rows * c.vocab * tensor::dtype_bytes(ops::real_dtype(engine.device())))

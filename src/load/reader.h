@@ -1,5 +1,5 @@
-// What    Reads ranges of a file by many threads at once: what the system already holds is copied from there, the rest is read past
-//         its cache in whole blocks.
+// What    Reads ranges of a file by many threads at once: what the system already holds is copied from there, the rest is read
+//         past its cache in whole blocks.
 // Owner   load.
 // Threads A FileReader by any number of threads, a ReadBuffer by one.
 // Errors  Result with the path and the system's reason; a file that ends early is named as such.

@@ -4,8 +4,8 @@
 // Threads Pure functions.
 // Errors  One sentence for a word that is no slice and for ranks that do not divide the model.
 // Source  Tensor parallelism cuts attention heads, expert, shared and dense widths and the vocabulary; the latent projections,
-//         the router, the low-rank query projection, the latent and the indexer stay whole. Expert parallelism keeps whole experts,
-//         of which a token meets 1 / ranks of its own on average; the router then has only the rows of those.
+//         the router, the low-rank query projection, the latent and the indexer stay whole. Expert parallelism keeps whole
+//         experts, of which a token meets 1 / ranks of its own on average; the router then has only the rows of those.
 #pragma once
 
 #include <string>

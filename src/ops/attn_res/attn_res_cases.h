@@ -18,4 +18,8 @@ struct AttnResCase {
 constexpr AttnResCase kAttnResCases[] = {{1, 16}, {2, 7168}, {9, 7168}, {3, 40},
                                          {5, 1},  {9, 100},  {17, 33},  {40, 65}};
 
+// Tokens that mix the published model's nine rows of 7168.
+constexpr AttnResCase kAttnResBenchShape = {9, 7168};
+constexpr int64_t kAttnResBenchTokens[] = {1, 64, 2048};
+
 }  // namespace perigee::ops

@@ -177,7 +177,8 @@ __device__ void dots(const Problem& p, const Tile& keys, const Queries& queries,
   float tile[4][4] = {};
   for (int s = 0; s < steps; ++s) {
     const bf16* const low = k + 8 * kStride;
-    const uint32_t a[4] = {gpu::operand(k + s * 16), gpu::operand(low + s * 16), gpu::operand(k + s * 16 + 8), gpu::operand(low + s * 16 + 8)};
+    const uint32_t a[4] = {gpu::operand(k + s * 16), gpu::operand(low + s * 16), gpu::operand(k + s * 16 + 8),
+                           gpu::operand(low + s * 16 + 8)};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const bf16* const x = queries.values + (i * 8 + lane / 4) * kStride + lane % 4 * 2 + s * 16;
@@ -282,7 +283,8 @@ __global__ void __launch_bounds__(kThreads) index_score_kernel(const __grid_cons
     const int h = column % p.slots;
     const bool real = r < rows && h < p.heads;
     const int64_t row = p.first_row + first + (real ? r : 0);
-    const float scale = put_query(p, p.q + row * p.q_stride, column % kHeadGroup, real ? h : p.heads, queries[column / kHeadGroup]);
+    const float scale = put_query(p, p.q + row * p.q_stride, column % kHeadGroup, real ? h : p.heads,
+                                  queries[column / kHeadGroup]);
     if (threadIdx.x % 32 == 0) {
       gates[column] = real ? to_float(p.gates[row * p.gates_stride + h]) * p.factor * scale : 0.0f;
     }

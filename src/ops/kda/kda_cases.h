@@ -18,6 +18,19 @@ struct KdaCase {
 constexpr KdaCase kKdaCases[] = {{1, 1, 1},  {2, 16, 16}, {3, 20, 24},
                                  {1, 33, 7}, {2, 7, 50},  {1, 128, 128}};
 
+// What one call gets: `sequences` times `rows` rows from `position` on, heads of 128 x 128.
+struct KdaBenchCase {
+  int64_t heads;
+  int64_t sequences;
+  int64_t rows;
+  int64_t position;
+};
+
+// An eighth of Kimi K3's heads: decode inside a chunk and where it ends, prefill. Then all heads in one sequence.
+constexpr KdaBenchCase kKdaBenchCases[] = {{12, 1, 1, 8},    {12, 64, 1, 8},    {12, 256, 1, 8}, {12, 1, 1, 15},
+                                           {12, 64, 1, 15},  {12, 256, 1, 15},  {12, 1, 4, 0},   {12, 1, 2048, 0},
+                                           {96, 1, 1, 8},    {96, 1, 1, 15},    {96, 1, 256, 0}};
+
 // How much a token forgets: drawn, everything the bound allows, nothing, both in turn, or any
 // amount without a bound.
 enum class KdaDecay { kDrawn, kFull, kNone, kAlternating, kUnbounded };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/mla/mla.h"
+#include "ops/mla/mla_bench_cases.h"
 #include "ops/op_test.h"
 #include "ops/page_io/page_io.h"
 #include "ops/page_io/page_io_cases.h"

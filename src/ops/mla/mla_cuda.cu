@@ -190,7 +190,8 @@ __device__ void score_piece(const Problem& p, int begin, int count, const Shared
   const bf16* const x = s.x + (slot + lane / 4) * p.stride + lane % 4 * 2;
   float acc[4] = {};
   for (int k = 0; k < p.steps * 16; k += 16) {
-    const uint32_t a[4] = {gpu::operand(q + k), gpu::operand(q + 8 * p.stride + k), gpu::operand(q + k + 8), gpu::operand(q + 8 * p.stride + k + 8)};
+    const uint32_t a[4] = {gpu::operand(q + k), gpu::operand(q + 8 * p.stride + k), gpu::operand(q + k + 8),
+                           gpu::operand(q + 8 * p.stride + k + 8)};
     const uint32_t b[2] = {gpu::operand(x + k), gpu::operand(x + k + 8)};
     gpu::mma_bf16(acc, a, b);
   }
@@ -244,7 +245,8 @@ __device__ void add_values(const Problem& p, const Shared& s, Values& acc) {
     const bf16* const x = s.x + column + g;
     for (int k = 0; k < kPiece; k += 16) {
       const bf16* const w = s.weights + g * kPieceStride + k + t * 2;
-      const uint32_t a[4] = {gpu::operand(w), gpu::operand(w + 8 * kPieceStride), gpu::operand(w + 8), gpu::operand(w + 8 * kPieceStride + 8)};
+      const uint32_t a[4] = {gpu::operand(w), gpu::operand(w + 8 * kPieceStride), gpu::operand(w + 8),
+                             gpu::operand(w + 8 * kPieceStride + 8)};
       const bf16* const from = x + (k + t * 2) * p.stride;
       const uint32_t b[2] = {static_cast<uint32_t>(from[p.stride].bits) << 16 | from[0].bits,
                              static_cast<uint32_t>(from[9 * p.stride].bits) << 16 | from[8 * p.stride].bits};

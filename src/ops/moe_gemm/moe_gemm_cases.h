@@ -24,7 +24,9 @@ inline constexpr MoeCase kMoeTestCases[] = {
     {0, 3, 1, 16, 32},   {1, 1, 1, 1, 32},    {1, 8, 3, 17, 96},   {3, 4, 2, 40, 64},
     {9, 3, 2, 33, 1824}, {20, 2, 1, 16, 256}, {50, 3, 2, 50, 192}, {40, 1, 1, 272, 480}};
 
-// Kimi K3's expert output matrix (w2), a set of 64 experts, 16 active.
+// Kimi K3's expert matrices, a set of 64 experts, 16 active: gate and up in one (w1, w3), then down (w2).
+inline constexpr MoeCase kMoeGateUpBenchCases[] = {
+    {1, 64, 16, 6144, 3584}, {16, 64, 16, 6144, 3584}, {256, 64, 16, 6144, 3584}};
 inline constexpr MoeCase kMoeBenchCases[] = {
     {1, 64, 16, 3584, 3072}, {16, 64, 16, 3584, 3072}, {256, 64, 16, 3584, 3072}};
 

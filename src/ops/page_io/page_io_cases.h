@@ -16,6 +16,13 @@ namespace perigee::ops::testing {
 
 constexpr uint8_t kCanary = 0xa7;
 
+// Latents of 512 + 64 columns and keys of 128, as published: a decode step and a prompt.
+struct PageBenchCase {
+  int64_t sequences;
+  int64_t rows;
+};
+constexpr PageBenchCase kPageBenchCases[] = {{64, 1}, {1, 2048}};
+
 // One sequence of `tokens` tokens whose blocks lie in rows of a seeded random order; a row has
 // unused bytes in front of and behind the layer's own.
 class PagedSequence {

@@ -20,4 +20,8 @@ constexpr SampleParams kSampleSettings[] = {
     {1.5, 0.99, 0, 40, 0, 0, 0}, {1, 1, 0.05, 0, 0, 0, 0},         {2, 0.95, 0.02, 0, 0, 0, 0},
     {1, 1, 1, 0, 0, 0, 0},       {0.3, 0.8, 0.1, 1000000, 0, 0, 0}};
 
+// Rows drawn at once from the published vocabulary.
+constexpr int64_t kSampleBenchRows[] = {1, 64};
+constexpr int64_t kSampleBenchWidth = 163840;
+
 }  // namespace perigee::ops

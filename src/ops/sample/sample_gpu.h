@@ -1,6 +1,6 @@
-// What    Log-probabilities and draws from logits that lie in a GPU's memory, without bringing them to the host. Bits are those of
-//         sample.h on a CPU, so it does not matter which rows are drawn where: filters (top-k, top-p, min-p) and edited rows are
-//         drawn on the host.
+// What    Log-probabilities and draws from logits that lie in a GPU's memory, without bringing them to the host. Bits are those
+//         of sample.h on a CPU, so it does not matter which rows are drawn where: filters (top-k, top-p, min-p) and edited rows
+//         are drawn on the host.
 // Owner   ops/sample.
 // Shapes  logits [T, O] f32, lse and out [T] f32, ids [T] i32; keys and drawn one entry a row; all in device memory.
 // Cost    log_sum_exp and draw read the logits once each.
