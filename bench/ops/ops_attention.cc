@@ -101,9 +101,11 @@ BenchCase mla_case(LatentFormat format, const ops::MlaBenchCase& m) {
     const Tensor q = on.halves(3, {rows, m.heads, kC + kR}, 1.5f);
     const Tensor out = on.make(DType::kBF16, {rows, m.heads, kC});
     const Tensor lse = on.make(DType::kF32, {rows, m.heads});
+    const auto dims = ops::mla_workspace(on.context().device, rows, m.heads, kC, slots, int64_t{1} << 28);
+    const Tensor workspace = dims[0] > 0 ? on.make(DType::kF32, {dims[0], dims[1], dims[2], dims[3]}) : Tensor();
     const ops::Selection selection = m.selected ? select(on, rows, slots) : ops::Selection();
     const auto run = [=, &context = on.context(), layers = pages]() mutable {
-      ops::mla(context, q, format, kC, 0.07, parts, layers.next(), m.selected ? &selection : nullptr, out, lse);
+      ops::mla(context, q, format, kC, 0.07, parts, layers.next(), m.selected ? &selection : nullptr, workspace, out, lse);
     };
     return {run, {out, lse}};
   };
@@ -150,7 +152,7 @@ BenchCase topk_case(const ops::TopkBenchCase& k) {
     const Tensor out = on.make(DType::kI32, {k.rows, ops::kTopkBenchK});
     const Tensor counts = on.make(DType::kI32, {k.rows});
     const auto run = [=, &context = on.context()] {
-      ops::topk(context, scores, parts, 0, ops::kTopkBenchK, out, counts);
+      ops::topk(context, scores, parts, 0, ops::kTopkBenchK, {}, out, counts, {});
     };
     return {run, {out, counts}};
   };

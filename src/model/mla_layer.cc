@@ -58,6 +58,12 @@ void absorb_query(const LayerRun& run, const MlaWeights& weights, const Tensor& 
   if (c.qk_rope > 0) ops::copy(run.context, copies);
 }
 
+// Physical rows of the selected positions, where the device wants them.
+Tensor places_of(const LayerRun& run) {
+  const Tensor& all = run.workspace.selected_places;
+  return all.data != nullptr ? run.rows_of(all) : Tensor();
+}
+
 // The lightning indexer: new keys into the cache, then the selected positions of every row, a block of rows at a time so that
 // the score buffer stays bounded. A row that sees no more than the selection holds selects everything and is not scored.
 void run_indexer(const LayerRun& run, const MlaWeights& weights, const MlaInputs& in, const Tensor& q_low,
@@ -83,7 +89,7 @@ void run_indexer(const LayerRun& run, const MlaWeights& weights, const MlaInputs
       ops::index_score(run.context, queries, in.index_gates, format, run.parts, places, first, c.index_topk, scores);
     }
     ops::topk(run.context, scores, run.parts, first, c.index_topk, run.pool.latents(index), run.rows_of(w.selected),
-              run.rows_of(w.selected_count).reshape({run.rows}), w.selected_places.data != nullptr ? run.rows_of(w.selected_places) : Tensor());
+              run.rows_of(w.selected_count).reshape({run.rows}), places_of(run));
   }
 }
 
@@ -122,7 +128,7 @@ void mla_layer(const LayerRun& run, const MlaWeights& weights, int64_t index, co
   if (sparse) {
     run_indexer(run, weights, in, q_low, index);
     selection = {run.rows_of(w.selected), run.rows_of(w.selected_count).reshape({t}),
-                 w.selected_places.data != nullptr ? run.rows_of(w.selected_places) : Tensor()};
+                 places_of(run)};
     if (run.taps.selected) run.taps.selected(index, selection);
   }
 

@@ -54,7 +54,9 @@ void mla(const Context& context, const Tensor& q, LatentFormat format, int64_t l
   }
   check(context, q, format, latent_width, sequences, selection, out, lse);
   CHECK(format != LatentFormat::kF64 && kCudaBuilt && parts.device != nullptr);
-  if (workspace.data != nullptr) tensor::expect(workspace, "workspace", tensor::DType::kF32, {-1, -1, q.dims[1], latent_width + 2});
+  if (workspace.data != nullptr) {
+    tensor::expect(workspace, "workspace", tensor::DType::kF32, {-1, -1, q.dims[1], latent_width + 2});
+  }
   if constexpr (kCudaBuilt) {
     cuda::mla(context, q, format, latent_width, scale, parts, latents, selection, workspace, out, lse);
   }
