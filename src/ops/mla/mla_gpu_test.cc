@@ -91,9 +91,9 @@ Result attend(const Context& context, const MlaCase& c, MlaInputs& in, int64_t s
       for (int64_t k = 0; k <= position + i; ++k)
         places[static_cast<size_t>(i * c.tokens + k)] = there.place({0, 0, 0, pages.blocks().data()}, k);
     }
-    testing::OnDevice on(context);
     const std::array<int64_t, 4> dims = mla_workspace(context.device, divided ? n : 0, c.heads, c.c, c.tokens, 1 << 28);
     std::vector<float> partial(static_cast<size_t>(dims[0] * dims[1] * dims[2] * dims[3]));
+    testing::OnDevice on(context);  // after all that it brings back
     const Tensor workspace = on(testing::view(partial, {dims[0], dims[1], dims[2], dims[3]}));
     const Selection selection = {on(testing::view(lists, {n, c.tokens})), on(testing::view(counts, {n})),
                                  divided ? on(testing::view(places, {n, c.tokens})) : Tensor()};
