@@ -150,5 +150,44 @@ TEST(MlaGpu, ListsBatchesAndPagesKeepTheBitsNearTheReference) {
   std::cout << "largest relative error " << worst << std::endl;
 }
 
+// Rows of a pool that lie beyond 2^31 and 2^32 bytes, and a physical row that is large by itself.
+TEST(MlaGpu, RecordsBeyondFourGiBAreFound) {
+  const Context* const gpu = testing::gpu();
+  if (gpu == nullptr) GTEST_SKIP() << "no GPU";
+  const MlaCase c = {LatentFormat::kFp8, 6, 512, 64, 190, 3};
+  MlaInputs in = testing::mla_inputs(c, 23);
+  const Result near = attend(*gpu, c, in, c.rows, 0, false);
+  constexpr int64_t kRowBytes = (int64_t{5} << 29) + 256;  // 2.5 GiB
+  const std::vector<int32_t> blocks = {1, 0, 2};
+  auto arena = tensor::GpuArena::create(static_cast<size_t>(2 * kRowBytes + (1 << 20)), "a large pool");
+  if (!arena.ok()) GTEST_SKIP() << arena.error().message;
+  const tensor::PagePlace far = {arena->data(), kRowBytes, 64, latent_bytes(c.format, c.c, c.r)};
+  std::vector<bf16> out(near.out.size());
+  std::vector<float> lse(near.lse.size());
+  std::vector<int32_t> lists, places, counts;
+  for (int64_t i = 0; i < c.rows; ++i) {
+    counts.push_back(static_cast<int32_t>(c.tokens - c.rows + i + 1));
+    for (int32_t k = 0; k < c.tokens; ++k) {
+      lists.push_back(k);
+      places.push_back(far.place({0, 0, 0, blocks.data()}, k));
+    }
+  }
+  for (const bool physical : {false, true}) {
+    testing::OnDevice on(*gpu);
+    const testing::StepParts all(*gpu, {{0, c.tokens, 0, blocks, {}, 0}}, c.tokens);
+    write_latents(*gpu, on(testing::view(in.latent, {c.tokens, c.c})), on(testing::view(in.rope, {c.tokens, c.r})),
+                  c.format, all(), far);
+    const testing::StepParts last(*gpu, {{0, c.rows, c.tokens - c.rows, blocks, {}, 0}}, c.rows);
+    const Selection selection = {on(testing::view(lists, {c.rows, c.tokens})), on(testing::view(counts, {c.rows})),
+                                 on(testing::view(places, {c.rows, c.tokens}))};
+    mla(*gpu, on(testing::view(in.q, {c.rows, c.heads, c.c + c.r})), c.format, c.c, testing::mla_scale(c), last(), far,
+        physical ? &selection : nullptr, {}, on(testing::view(out, {c.rows, c.heads, c.c})),
+        on(testing::view(lse, {c.rows, c.heads})));
+    on.fetch();
+    EXPECT_TRUE(testing::same_bits(out, near.out)) << "physical rows " << physical;
+    EXPECT_TRUE(testing::same_bits(lse, near.lse));
+  }
+}
+
 }  // namespace
 }  // namespace perigee::ops
