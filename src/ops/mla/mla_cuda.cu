@@ -175,7 +175,7 @@ __device__ void add_values(const Problem& p, const Shared& s, Values& acc) {
 }
 
 // Joins the finished segment to those before it.
-__device__ void join(const Problem& p, const Shared& s, Values& acc, Values& total) {
+__device__ void join(const Shared& s, Values& acc, Values& total) {
   if (threadIdx.x < kHeads) {
     const int h = threadIdx.x;
     const float now = fmaxf(s.total_max[h], s.max[h]);
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads) mla_kernel(const __grid_constant__ P
     weigh_piece(p, s);
     __syncthreads();
     add_values(p, s, acc);
-    if ((begin + kPiece) % kSegment == 0 || begin + kPiece >= count) join(p, s, acc, total);
+    if ((begin + kPiece) % kSegment == 0 || begin + kPiece >= count) join(s, acc, total);
   }
   __syncthreads();
   const int lane = threadIdx.x % 32;
