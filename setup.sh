@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the tools need on Debian 12. Asks nothing, may be run again at any time.
-#   ./setup.sh         everything, CUDA compiler and the clients of the full tests included
+#   ./setup.sh         everything, the compilers of GPU code and the clients of the full tests included
 #   ./setup.sh --cpu   what the CPU build, the chat and the quick tests need
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -19,6 +19,9 @@ packages=(g++ cmake ninja-build git ca-certificates
   libboost1.81-dev libssl-dev libspdlog-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
   python3 python3-venv)
+if [ "$with_all" -eq 1 ]; then
+  packages+=(hipcc libamdhip64-dev rocm-device-libs)  # GPU sources are compiled for AMD too (tools/hip_check.sh)
+fi
 
 missing=()
 for package in "${packages[@]}"; do

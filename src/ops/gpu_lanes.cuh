@@ -33,7 +33,9 @@ __device__ inline T lane_value(T x, int lane) {
 // What lanes read before it is read before any of them writes after it, and the other way round.
 __device__ inline void warp_barrier() {
 #if defined(__HIP_PLATFORM_AMD__)
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
   __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 #else
   __syncwarp();
 #endif

@@ -4,10 +4,9 @@
 // Errors  A launch that fails is a fault of ours or of the machine and ends the process (tensor/gpu_fault.h).
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include "ops/context.h"
 #include "tensor/gpu_fault.h"
+#include "tensor/gpu_platform.h"
 
 namespace perigee::ops::gpu {
 

@@ -14,12 +14,11 @@
 // with the lower column (of A) or row (of B) in the lower half of a word.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "num/bf16.h"
 #include "ops/gpu_lanes.cuh"
+#include "tensor/gpu_platform.h"
 
 namespace perigee::ops::gpu {
 

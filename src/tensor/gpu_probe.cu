@@ -1,6 +1,5 @@
+#include "tensor/gpu_platform.h"
 #include "tensor/gpu_probe.h"
-
-#include <cuda_runtime_api.h>
 
 namespace perigee::tensor {
 namespace {

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kManyWarps * 32) many_kernel(const __grid_cons
   constexpr int kWords = kManyColumns / 2;
   constexpr int kLoads = kBlockTokens * kWords / (kManyWarps * 32);
   constexpr int kSteps = kManyColumns / kTile;
-  __shared__ __align__(16) bf16 tile[2][kBlockTokens * kManyStride];
+  __shared__ __align__(16) uint16_t tile[2][kBlockTokens * kManyStride];
   const Item& item = items.item[blockIdx.z];
   const int token = blockIdx.x * kBlockTokens;
   const int lane = threadIdx.x % 32;
@@ -162,13 +162,13 @@ __global__ void __launch_bounds__(kManyWarps * 32) many_kernel(const __grid_cons
       fetch(round + 1);
       weights(round + 1);
     }
-    const bf16* const from = tile[round % 2];
+    const uint16_t* const from = tile[round % 2];
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       if (round * kSteps + i >= steps) break;
 #pragma unroll
       for (int j = 0; j < kManyTiles; ++j) {
-        const bf16* const p = from + (j * kTokens + lane / 4) * kManyStride + i * kTile + lane % 4 * 2;
+        const uint16_t* const p = from + (j * kTokens + lane / 4) * kManyStride + i * kTile + lane % 4 * 2;
         const uint32_t b[2] = {gpu::operand(p), gpu::operand(p + 8)};
         gpu::mma_bf16(acc[j], now[i], b);
       }

@@ -261,7 +261,7 @@ template <int kRows>
 __global__ void __launch_bounds__(kThreads) index_score_kernel(const __grid_constant__ Problem p) {
   extern __shared__ uint8_t unaligned[];
   __shared__ TileRows tile;
-  uint8_t* const memory = unaligned + (kAligned - __cvta_generic_to_shared(unaligned) % kAligned) % kAligned;
+  uint8_t* const memory = unaligned + (kAligned - gpu::shared_address(unaligned) % kAligned) % kAligned;
   auto& keys = *reinterpret_cast<Tile*>(memory);
   auto* const queries = reinterpret_cast<Queries*>(memory + kTileBytes);
   auto* const gates = reinterpret_cast<float*>(queries + p.groups);

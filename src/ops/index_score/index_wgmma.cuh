@@ -15,9 +15,18 @@ constexpr int kWgmmaHeads = 32;
 // Where byte `column` of row `row` lies in a swizzled tile of rows of 128 bytes, which starts at a multiple of 1,024.
 __device__ inline int swizzled(int row, int column) { return row * 128 + ((column / 16) ^ (row % 8)) * 16 + column % 16; }
 
+// Where `p` lies in shared memory. HIP's pointers have it in their lower half.
+__device__ inline uint64_t shared_address(const void* p) {
+#if defined(__HIP_PLATFORM_AMD__)
+  return reinterpret_cast<uint64_t>(p) & 0xffffffffu;
+#else
+  return static_cast<uint64_t>(__cvta_generic_to_shared(p));
+#endif
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 __device__ inline uint64_t wgmma_tile(const void* p) {
-  const auto address = static_cast<uint64_t>(__cvta_generic_to_shared(p));
+  const uint64_t address = shared_address(p);
   return address >> 4 | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
