@@ -30,9 +30,11 @@ std::string device_name(const engine::Engine& engine) {
 // What the numbers below stand for.
 std::string describe(const Flags& flags, const engine::Engine& engine, double copy_rate) {
   const model::Config& c = engine.config();
-  std::string out = fmt::format("{}: {} layers, {:.2f} GB of weights, {}, {}\n", flags.model.model, c.layers,
-                                static_cast<double>(engine.memory().weight_bytes) * 1e-9,
-                                flags.model.load_format == "dummy" ? "random" : "as loaded", device_name(engine));
+  const char* const made = flags.model.load_format == "dummy" ? "random" : "as loaded";
+  std::string out = fmt::format("{}: {} layers, {:.2f} GB of weights ({}), latents {}, index keys {}, {}\n", flags.model.model,
+                                c.layers, static_cast<double>(engine.memory().weight_bytes) * 1e-9, made,
+                                engine::format_name(engine.formats().latent), engine::format_name(engine.formats().key),
+                                device_name(engine));
   if (!flags.slice.empty()) {
     out += fmt::format(
         "one rank of {}: {} attention and {} KDA heads, {} experts of width {}, {} rows of the vocabulary; latent projections, "

@@ -8,7 +8,8 @@
 //          rounded, so that fused kernels can have the same bits.
 // Limits   SiTU: beta, linear_beta > 0.
 // Units    None.
-// Numerics kCuda: ops/gpu_glu.cuh; relative error of SiTU 3.5e-6 before the final rounding, infinite operands give NaN.
+// Numerics kCuda: ops/gpu_glu.cuh; relative error below 4e-6 and |gate| FP32 roundings before the final one; SiTU saturates
+//          with infinite operands as it does with large ones.
 //          Others: FP32 inside, operations in the order written, rounded once; element-wise, so invariant
 //          in every respect and equal on every instruction set. Relative error below 24 FP32
 //          roundings plus the final rounding. -inf as a gate gives 0 (SiTU) or NaN (SiLU: -inf *

@@ -13,7 +13,8 @@
 //          itself and the width-1 inputs before it, so every cut of a sequence into calls gives the
 //          same bits, on every instruction set. Calling again from an earlier position of the open chunk forgets the rows
 //          after it; at a chunk's start the window alone is the state. Error below 1.1 width FP32 roundings of sum |weight
-//          x|, 8 of the result, and the final rounding.
+//          x|, 8 of the result, and the final rounding. kCuda: the same chain, SiLU by ex2.approx and rcp.approx
+//          (ops/gpu_glu.cuh); a captured graph fixes the number of parts.
 // Cost     4 T N + 4 N width bytes, about (2 width + 30) T N flops; limited by memory.
 // Errors   CHECK on shapes and sequences.
 // Threads  Parallel over blocks of 128 channels.

@@ -4,7 +4,7 @@
 // Shapes    per item: x [T, N], out [T, N], one element type, row strides free; items must not overlap
 // Limits    same T for all items of a call, so that rows can be shared out among threads
 // Units     elements
-// Numerics  exact
+// Numerics  exact on every device
 // Cost      2 T N element bytes; memory
 // Errors    contract violations abort
 // Threads   rows are shared out among the context's threads; no scratch

@@ -4,7 +4,7 @@
 // Limits   0 <= ids[t] < O: ids come from the tokenizer or from checked requests, so another value
 //          is a bug; on kCuda whoever fills ids checks them.
 // Units    None.
-// Numerics Exact: BF16 is copied (CPU) or widened (reference).
+// Numerics Exact: BF16 is copied (CPU, GPU) or widened (reference).
 // Cost     4 T D bytes, no arithmetic; limited by memory.
 // Errors   CHECK on shapes and ids.
 // Threads  Parallel over tokens.

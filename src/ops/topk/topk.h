@@ -10,7 +10,8 @@
 // Units    Positions.
 // Numerics Exact. A row's result is a function of its first lengths[t] scores alone.
 // Cost     At most eighteen reads of 2 S bytes per row (keys, sixteen halvings of their range, one
-//          emission); limited by the cache that holds them.
+//          emission); limited by the cache that holds them. kCuda: three reads by one block a row (twelve bits of the keys, the
+//          last four, one emission); a captured graph fixes the number of rows.
 // Errors   Wrong shapes are bugs and abort.
 // Threads  Rows in parallel.
 // Source   DeepSeek-V3.2 sparse attention; the tie rule is ours and part of the model's meaning:
