@@ -106,22 +106,15 @@ Result attend(const Context& context, const MlaCase& c, MlaInputs& in, int64_t s
   return result;
 }
 
-TEST(MlaGpu, ListsBatchesAndPagesKeepTheBitsNearTheReference) {
-  const Context* const gpu = testing::gpu();
-  if (gpu == nullptr) GTEST_SKIP() << "no GPU";
-  std::vector<MlaCase> cases = testing::mla_cases();
-  for (const LatentFormat f : {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kNvfp4})
-    cases.push_back({f, 12, 512, 64, 700, 9});
-  cases.push_back({LatentFormat::kFp8, 96, 512, 64, 300, 2});
-  cases.push_back({LatentFormat::kFp8, 3, 64, 32, 9000, 3});  // several stretches
-  cases.push_back({LatentFormat::kNvfp4, 6, 512, 64, 4097, 2});
+// Every way of these cases, bit by bit, and their distance from the reference.
+void keep_the_bits(const Context* gpu, const std::vector<MlaCase>& cases) {
   double worst = 0;
   for (const MlaCase& c : cases) {
     MlaInputs in = testing::mla_inputs(c, 17);
     const Result whole = attend(*gpu, c, in, c.rows, 0, false);
     const std::tuple<int64_t, uint64_t, bool, bool> ways[] = {
-        {1, 0, false, false}, {c.rows, 9, false, false}, {c.rows, 0, true, false}, {2, 4, true, false}, {1, 3, false, true},
-        {3, 0, true, true}, {c.rows, 5, false, true}};
+        {1, 0, false, false}, {c.rows, 9, false, false}, {c.rows, 0, true, false}, {2, 4, true, false},
+        {1, 3, false, true},  {3, 0, true, true},        {c.rows, 5, false, true}};
     for (const auto& [size, order, listed, divided] : ways) {
       const Result got = attend(*gpu, c, in, size, order, listed, divided);
       ASSERT_TRUE(testing::same_bits(got.out, whole.out))
@@ -148,6 +141,23 @@ TEST(MlaGpu, ListsBatchesAndPagesKeepTheBitsNearTheReference) {
       EXPECT_NEAR(whole.lse[i], lse[i], testing::kRound16 + 1e-5 * std::abs(lse[i]));
   }
   std::cout << "largest relative error " << worst << std::endl;
+}
+
+TEST(MlaGpu, ListsBatchesAndPagesKeepTheBitsNearTheReference) {
+  const Context* const gpu = testing::gpu();
+  if (gpu == nullptr) GTEST_SKIP() << "no GPU";
+  std::vector<MlaCase> cases = testing::mla_cases();
+  for (const LatentFormat f : {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kNvfp4})
+    cases.push_back({f, 12, 512, 64, 700, 9});
+  cases.push_back({LatentFormat::kFp8, 96, 512, 64, 300, 2});
+  keep_the_bits(gpu, cases);
+}
+
+// Contexts of several stretches.
+TEST(MlaGpu, LongContextsKeepTheBits) {
+  const Context* const gpu = testing::gpu();
+  if (gpu == nullptr) GTEST_SKIP() << "no GPU";
+  keep_the_bits(gpu, {{LatentFormat::kFp8, 3, 64, 32, 5000, 3}, {LatentFormat::kNvfp4, 6, 512, 64, 2049, 2}});
 }
 
 // Rows of a pool that lie beyond 2^31 and 2^32 bytes, and a physical row that is large by itself.
