@@ -185,6 +185,9 @@ TEST_P(EngineGpu, HasTheDigestsOfItsFirstVersion) {
   if (known->find(fmt::format("{}.{} ", gpu_.major, gpu_.minor)) == std::string::npos) {
     GTEST_SKIP() << "no digests are kept for compute capability " << gpu_.major << "." << gpu_.minor;
   }
+  if (known->find(fmt::format(" {}_", GetParam().name)) == std::string::npos) {
+    GTEST_SKIP() << "no digests are kept for " << GetParam().name << " yet";
+  }
   EXPECT_NE(known->find(digests), std::string::npos) << digests;
 }
 

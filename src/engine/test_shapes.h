@@ -51,14 +51,18 @@ inline std::string replaced(std::string text, const std::string& from, const std
   return text.replace(at, from.size(), to);
 }
 
-// All kinds on the CPU, then on the GPU, whose KDA heads are multiples of 16 wide.
+// All kinds on the CPU, then on the GPU, whose KDA heads are multiples of 16 wide; the wide one has the published width of index
+// keys and latents that a GPU reads in pieces of 16 bytes.
 inline std::vector<Shape> test_shapes() {
   const auto gpu = tensor::Device::kCuda;
   const std::string k31 = replaced(kTestK31, R"("num_heads":3,"head_dim":20)", R"("num_heads":3,"head_dim":32)");
+  const std::string keys = replaced(k31, R"("index_n_heads":3,"index_head_dim":32)", R"("index_n_heads":4,"index_head_dim":128)");
+  const std::string latents = replaced(keys, R"("kv_lora_rank":48)", R"("kv_lora_rank":64)");
+  const std::string wide = replaced(latents, R"("qk_rope_head_dim":8)", R"("qk_rope_head_dim":16)");
   const std::string k3 = replaced(k31, R"("index_topk":24,"index_n_heads":3,"index_head_dim":32,)", "");
   const std::string linear = replaced(kTestLinear, R"("num_heads":2,"head_dim":24)", R"("num_heads":2,"head_dim":32)");
-  return {{"k31", kTestK31},         {"linear", kTestLinear}, {"k31_gpu", k31, gpu},
-          {"k3_gpu", k3, gpu},       {"linear_gpu", linear, gpu}};
+  return {{"k31", kTestK31},           {"linear", kTestLinear}, {"k31_gpu", k31, gpu},
+          {"k31_wide_gpu", wide, gpu}, {"k3_gpu", k3, gpu},     {"linear_gpu", linear, gpu}};
 }
 
 }  // namespace perigee::engine
