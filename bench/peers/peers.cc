@@ -17,6 +17,7 @@
 #include "bench/peers/peer.h"
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/gemm_cases.h"
+#include "ops/mla/mla.h"
 #include "tensor/gpu.h"
 
 namespace perigee::bench {
@@ -39,6 +40,7 @@ struct Match {
   std::string op, name;
   std::vector<int64_t> sizes;
   std::vector<const void*> inputs;
+  double scale = 1;
   std::function<void(int64_t turn)> ours;
   Tensor our_output, peer_output;  // BF16
 };
@@ -61,6 +63,58 @@ Match gemm_match(Operands& on, int64_t t, int64_t n, int64_t k) {
     ops::gemm(context, x, {layout, n, k, mine.at(turn % mine.count()), nullptr}, out);
   };
   return m;
+}
+
+// Dense attention of one new token a sequence over BF16 latents, a block of the cache a page.
+Match mla_match(Operands& on, int64_t batch, int64_t heads, int64_t context) {
+  constexpr int64_t kC = 512, kR = 64, kRecord = (kC + kR) * 2, kPageBytes = tensor::kPageTokens * kRecord;
+  const int64_t pages = context / tensor::kPageTokens;
+  const std::vector<bf16> records = random_halves(1, batch * context * (kC + kR));
+  const Copies pool = on.copies(std::as_bytes(std::span(records)));
+  std::vector<int32_t> table;
+  for (int64_t i = 0; i < batch * pages; ++i) table.push_back(static_cast<int32_t>(batch * pages - 1 - i));
+  std::vector<PartPlan> plans;
+  for (int64_t b = 0; b < batch; ++b) {
+    plans.push_back({b, 1, context - 1, {table.begin() + b * pages, table.begin() + (b + 1) * pages}, {}, 0});
+  }
+  const tensor::Parts parts = on.parts(plans, batch);
+  const Tensor q = on.halves(2, {batch, heads, kC + kR});
+  const auto dims = ops::mla_workspace(on.device(), batch, heads, kC, context, int64_t{1} << 28);
+  const Tensor workspace = dims[0] > 0 ? on.make(tensor::DType::kF32, {dims[0], dims[1], dims[2], dims[3]}) : Tensor();
+  const Tensor lse = on.make(tensor::DType::kF32, {batch, heads});
+  Match m;
+  m.op = "mla_dense";
+  m.name = fmt::format("B={} H={} S={}", batch, heads, context);
+  m.scale = 1 / std::sqrt(192.0);  // of the 128 + 64 columns before absorption
+  m.sizes = {batch, heads, context, pool.count(), pool.distance()};
+  m.inputs = {q.data, pool.at(0), on.put(table, {batch * pages}).data,
+              on.put(std::vector<int32_t>(static_cast<size_t>(batch), static_cast<int32_t>(context)), {batch}).data};
+  m.our_output = on.make(tensor::DType::kBF16, {batch, heads, kC});
+  m.peer_output = on.make(tensor::DType::kBF16, {batch, heads, kC});
+  m.ours = [=, &on, scale = m.scale, out = m.our_output](int64_t turn) {
+    const tensor::PagePlace place = {pool.at(turn % pool.count()), kPageBytes, tensor::kPageTokens, kRecord};
+    ops::mla(on.context(), q, LatentFormat::kBf16, kC, scale, parts, place, nullptr, workspace, out, lse);
+  };
+  return m;
+}
+
+// What the two sides meet in.
+struct Meeting {
+  std::string name;
+  std::function<Match(Operands&)> prepare;
+};
+
+std::vector<Meeting> meetings() {
+  std::vector<Meeting> out;
+  for (const auto& [n, k] : ops::kGemmBenchShapes) {
+    for (const int64_t t : ops::kGemmBenchRows) {
+      out.push_back({fmt::format("gemm M={} N={} K={}", t, n, k), [=](Operands& on) { return gemm_match(on, t, n, k); }});
+    }
+  }
+  for (const auto& [batch, context] : {std::pair<int64_t, int64_t>{1, 8192}, {8, 8192}, {64, 8192}, {1, 131072}}) {
+    out.push_back({fmt::format("mla_dense B={} S={}", batch, context), [=](Operands& on) { return mla_match(on, batch, 12, context); }});
+  }
+  return out;
 }
 
 std::vector<float> values(const ops::Context& context, const Tensor& t) {
@@ -96,7 +150,7 @@ double median_us(std::vector<double>& seconds) {
 
 std::string compare(const Peer& peer, const ops::Context& context, const Match& m, int rounds) {
   void* outputs[] = {m.peer_output.data};
-  const PerigeePeerProblem problem = {m.op.c_str(), m.sizes.data(), m.inputs.data(), outputs, context.stream};
+  const PerigeePeerProblem problem = {m.op.c_str(), m.sizes.data(), m.inputs.data(), outputs, context.stream, m.scale};
   void* state = nullptr;
   if (const char* refusal = peer.open(&problem, &state)) return fmt::format("{},{},{},,,,{}\n", peer.name(), m.op, m.name, refusal);
   m.ours(0);
@@ -157,17 +211,15 @@ Status run(const Flags& flags) {
   context.stream = stream->handle();
   std::string table = "peer,op,case,ours_us,peer_us,ours_over_peer,difference\n";
   fmt::print("{}: medians of {} turns of graphs of {} runs, weights from memory\n{}", gpu->name, flags.rounds, kRuns, table);
-  for (const auto& [n, k] : ops::kGemmBenchShapes) {
-    for (const int64_t t : ops::kGemmBenchRows) {
-      if (fmt::format("gemm M={} N={} K={}", t, n, k).find(flags.only) == std::string::npos) continue;
-      Operands on(context);
-      const Match match = gemm_match(on, t, n, k);
-      for (const Peer& peer : peers) {
-        const std::string line = compare(peer, context, match, flags.rounds);
-        fmt::print("{}", line);
-        std::fflush(stdout);
-        table += line;
-      }
+  for (const Meeting& meeting : meetings()) {
+    if (meeting.name.find(flags.only) == std::string::npos) continue;
+    Operands on(context);
+    const Match match = meeting.prepare(on);
+    for (const Peer& peer : peers) {
+      const std::string line = compare(peer, context, match, flags.rounds);
+      fmt::print("{}", line);
+      std::fflush(stdout);
+      table += line;
     }
   }
   return flags.csv.empty() ? Status() : write_file(flags.csv, table);
