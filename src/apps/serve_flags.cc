@@ -14,7 +14,8 @@ void add_engine_flags(CLI::App& app, ServeFlags& f) {
   app.add_flag("--prefault-kv-cache", f.prefault_kv_cache,
                "take the cache's memory at the start, not row by row: first tokens come without pauses for it");
   app.add_option("--kv-cache-memory-bytes", f.kv_cache_memory_bytes,
-                 "bytes of the cache's row pool; default: four full contexts, at most a quarter of the free memory")
+                 "bytes of the cache's row pool; default: four full contexts, at most a quarter of the free memory; on a GPU "
+                 "what --gpu-memory-utilization leaves")
       ->check(count);
   app.add_option("--prefix-match-unit", f.prefix_match_unit, "tokens; prefixes are found at multiples of it")
       ->check(CLI::Range(16, 1 << 20));
@@ -72,7 +73,7 @@ void add_parallel_flags(CLI::App& app, ServeFlags& f) {
   app.add_option("--decode-context-parallel-size,--dcp", f.decode_context_parallel_size, "1");
   app.add_flag("--enable-expert-parallel", f.enable_expert_parallel, "not yet");
   app.add_option("--gpu-memory-utilization", f.gpu_memory_utilization,
-                 "accepted; the CPU's cache is set by --kv-cache-memory-bytes")
+                 "share of a GPU's memory that may be used, weights included; a CPU's cache is set by --kv-cache-memory-bytes")
       ->check(CLI::Range(0.01, 1.0));
   app.add_option("--speculative-config", f.speculative_config, "not yet");
 }
@@ -158,6 +159,7 @@ Result<Fault> fault_of(const ServeFlags& f) {
 engine::ServiceOptions service_options(const ServeFlags& f, const Fault& fault) {
   engine::ServiceOptions o;
   o.cache_bytes = f.kv_cache_memory_bytes;
+  o.memory_share = f.gpu_memory_utilization;
   o.prefault_cache = f.prefault_kv_cache;
   o.max_num_seqs = f.max_num_seqs;
   o.max_num_batched_tokens = f.model.max_num_batched_tokens;

@@ -1,5 +1,6 @@
 #include "engine/memory_plan.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/memory.h"
@@ -36,6 +37,11 @@ Status MemoryPlan::check(int64_t free_bytes, const std::string& where) const {
 
 Status MemoryPlan::check(tensor::Device device) const {
   return check(free_memory(device), device == tensor::Device::kCuda ? "the GPU" : "this machine");
+}
+
+int64_t cache_budget(int64_t total, int64_t free, double share, int64_t others) {
+  const auto usable = static_cast<int64_t>(share * static_cast<double>(total));
+  return std::max<int64_t>(usable - (total - free) - others, 0);
 }
 
 int64_t free_memory(tensor::Device device) {

@@ -32,6 +32,9 @@ class MemoryPlan {
   std::vector<Piece> pieces_;
 };
 
+// What `share` of a device's memory leaves for a cache when `total - free` bytes are in use and `others` are still to be taken.
+int64_t cache_budget(int64_t total, int64_t free, double share, int64_t others);
+
 // Of the memory where `device` computes.
 int64_t free_memory(tensor::Device device);
 

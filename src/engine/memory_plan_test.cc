@@ -30,6 +30,12 @@ TEST(MemoryPlan, ListsEveryPieceAndTheWaysOut) {
   EXPECT_THAT(refused.error().message, ::testing::Not(HasSubstr("never said")));
 }
 
+TEST(MemoryPlan, TheCacheGetsWhatItsShareLeaves) {
+  EXPECT_EQ(cache_budget(140 * kGib, 120 * kGib, 0.9, 5 * kGib), 101 * kGib);
+  EXPECT_EQ(cache_budget(140 * kGib, 10 * kGib, 0.9, 0), 0);  // others use more than the share
+  EXPECT_EQ(cache_budget(140 * kGib, 140 * kGib, 1.0, 0), 140 * kGib);
+}
+
 TEST(GpuLimits, NameTheKeyTheValueAndTheWayOut) {
   for (const char* file : {"k31_config.json", "k3_config.json"}) {
     const Result<model::Config> config = model::read_config(std::string(PERIGEE_SOURCE_DIR) + "/tests/golden/config/" + file);

@@ -348,11 +348,26 @@ void Service::Loop::run() {
 
 namespace {
 
-// Rows of a pool: what was asked for, or a few full contexts within a quarter of the free memory.
-int64_t choose_rows(const model::StateLayout& layout, const ServiceOptions& o, int64_t positions, int64_t seqs) {
+// Bytes that a service takes beside its pool.
+int64_t bytes_beside(const Engine& engine, const model::StateLayout& layout, const ServiceOptions& o, int64_t length) {
+  const model::Config& c = engine.config();
+  const int64_t logits = LogitRows::rows_for(engine.device(), c.vocab) * c.vocab * int64_t{sizeof(float)};
+  return o.max_num_seqs * layout.slot_bytes +
+         model::Workspace::bytes(c, engine.device(), o.max_num_batched_tokens, length) + logits;
+}
+
+// Rows of a pool: what was asked for, or as ServiceOptions::cache_bytes says.
+int64_t choose_rows(const Engine& engine, const model::StateLayout& layout, const ServiceOptions& o, int64_t positions) {
   if (o.cache_bytes > 0) return o.cache_bytes / layout.rows.row_bytes;
-  const int64_t wanted =
-      kContextsDefault * cache::rows_of_request(layout.rows, positions) + 4 * layout.state_groups * seqs;
+  const int64_t full = cache::rows_of_request(layout.rows, positions);
+  if (layout.device == tensor::Device::kCuda) {
+    const Result<tensor::GpuInfo> gpu = tensor::open_gpu(0);
+    if (!gpu.ok()) return 0;
+    const int64_t budget = cache_budget(static_cast<int64_t>(gpu->memory_bytes), static_cast<int64_t>(gpu->free_bytes),
+                                        o.memory_share, bytes_beside(engine, layout, o, positions));
+    return std::min(o.max_num_seqs * full, budget / layout.rows.row_bytes);
+  }
+  const int64_t wanted = kContextsDefault * full + 4 * layout.state_groups * o.max_num_seqs;
   const int64_t quarter = free_memory(layout.device) / 4;
   return std::min(wanted, quarter / layout.rows.row_bytes);
 }
@@ -376,7 +391,7 @@ Result<std::unique_ptr<Service>> Service::create(const Engine& engine, const Ser
   }
   const model::StateLayout layout = model::make_state_layout(c, engine.device(), engine.formats());
   const int64_t positions = o.max_model_len > 0 ? o.max_model_len : c.positions_max;
-  const int64_t rows = choose_rows(layout, o, positions, o.max_num_seqs);
+  const int64_t rows = choose_rows(engine, layout, o, positions);
   const int64_t room = (rows - layout.state_groups) * layout.block_tokens();
   const int64_t least = cache::rows_of_request(layout.rows, 1);
   if (rows < least || (o.max_model_len > 0 && room < o.max_model_len)) {

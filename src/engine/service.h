@@ -14,7 +14,10 @@
 namespace perigee::engine {
 
 struct ServiceOptions {
-  int64_t cache_bytes = 0;          // of the row pool; 0: room for four full contexts, at most half of the free memory
+  // Of the row pool; 0: on the CPU four full contexts, at most a quarter of the free memory; on a GPU what memory_share leaves,
+  // at most every sequence at its full length.
+  int64_t cache_bytes = 0;
+  double memory_share = 0.9;        // of a GPU's memory that the process may use, weights included
   bool prefault_cache = false;      // take the pool's memory at once: a longer start, no pauses later
   int64_t max_num_seqs = 0;         // 0: 64
   int64_t max_num_batched_tokens = 0;  // 0: the engine's default; at least max_num_seqs
