@@ -18,6 +18,11 @@ MemoryPlan& MemoryPlan::add(const std::string& what, int64_t bytes, const std::s
   return *this;
 }
 
+MemoryPlan& MemoryPlan::add(const MemoryPlan& others) {
+  pieces_.insert(pieces_.end(), others.pieces_.begin(), others.pieces_.end());
+  return *this;
+}
+
 int64_t MemoryPlan::bytes() const {
   int64_t sum = 0;
   for (const Piece& p : pieces_) sum += p.bytes;

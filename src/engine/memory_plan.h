@@ -17,6 +17,8 @@ class MemoryPlan {
   // `way_out` says what the user can do about this piece ("lower --max-num-batched-tokens"); it may be empty.
   MemoryPlan& add(const std::string& what, int64_t bytes, const std::string& way_out = "");
 
+  MemoryPlan& add(const MemoryPlan& others);
+
   int64_t bytes() const;
   // Against the free bytes of `where` ("the GPU", "this machine").
   Status check(int64_t free_bytes, const std::string& where) const;

@@ -10,12 +10,11 @@
 #include <unordered_map>
 
 #include "base/memory.h"
-#include "engine/memory_plan.h"
 #include "engine/record.h"
 #include "engine/request_check.h"
 #include "engine/runner.h"
+#include "engine/service_memory.h"
 #include "engine/verifier.h"
-#include "model/workspace.h"
 
 namespace perigee::engine {
 namespace {
@@ -23,7 +22,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kSeqsDefault = 64;
-constexpr int64_t kContextsDefault = 4;  // full contexts that a pool of default size holds
 constexpr auto kBeat = std::chrono::milliseconds(200);
 
 // A request between submit() and its last update.
@@ -346,34 +344,6 @@ void Service::Loop::run() {
   }
 }
 
-namespace {
-
-// Bytes that a service takes beside its pool.
-int64_t bytes_beside(const Engine& engine, const model::StateLayout& layout, const ServiceOptions& o, int64_t length) {
-  const model::Config& c = engine.config();
-  const int64_t logits = LogitRows::rows_for(engine.device(), c.vocab) * c.vocab * int64_t{sizeof(float)};
-  return o.max_num_seqs * layout.slot_bytes +
-         model::Workspace::bytes(c, engine.device(), o.max_num_batched_tokens, length) + logits;
-}
-
-// Rows of a pool: what was asked for, or as ServiceOptions::cache_bytes says.
-int64_t choose_rows(const Engine& engine, const model::StateLayout& layout, const ServiceOptions& o, int64_t positions) {
-  if (o.cache_bytes > 0) return o.cache_bytes / layout.rows.row_bytes;
-  const int64_t full = cache::rows_of_request(layout.rows, positions);
-  if (layout.device == tensor::Device::kCuda) {
-    const Result<tensor::GpuInfo> gpu = tensor::open_gpu(0);
-    if (!gpu.ok()) return 0;
-    const int64_t budget = cache_budget(static_cast<int64_t>(gpu->memory_bytes), static_cast<int64_t>(gpu->free_bytes),
-                                        o.memory_share, bytes_beside(engine, layout, o, positions));
-    return std::min(o.max_num_seqs * full, budget / layout.rows.row_bytes);
-  }
-  const int64_t wanted = kContextsDefault * full + 4 * layout.state_groups * o.max_num_seqs;
-  const int64_t quarter = free_memory(layout.device) / 4;
-  return std::min(wanted, quarter / layout.rows.row_bytes);
-}
-
-}  // namespace
-
 Result<std::unique_ptr<Service>> Service::create(const Engine& engine, const ServiceOptions& options) {
   auto loop = std::make_unique<Loop>(engine);
   loop->options = options;
@@ -390,29 +360,9 @@ Result<std::unique_ptr<Service>> Service::create(const Engine& engine, const Ser
                             o.max_model_len, c.positions_max, c.path);
   }
   const model::StateLayout layout = model::make_state_layout(c, engine.device(), engine.formats());
-  const int64_t positions = o.max_model_len > 0 ? o.max_model_len : c.positions_max;
-  const int64_t rows = choose_rows(engine, layout, o, positions);
-  const int64_t room = (rows - layout.state_groups) * layout.block_tokens();
-  const int64_t least = cache::rows_of_request(layout.rows, 1);
-  if (rows < least || (o.max_model_len > 0 && room < o.max_model_len)) {
-    return resource_exhausted(
-        "the cache pool has {} rows of {} bytes, one sequence of {} tokens needs {}; raise --kv-cache-memory-bytes or lower "
-        "--max-model-len",
-        rows, layout.rows.row_bytes, o.max_model_len > 0 ? o.max_model_len : 1,
-        cache::rows_of_request(layout.rows, std::max<int64_t>(o.max_model_len, 1)));
-  }
-  const int64_t length = std::min(positions, room);
-  const int64_t logit_rows = LogitRows::rows_for(engine.device(), c.vocab);
-  const Status fits =
-      MemoryPlan()
-          .add(fmt::format("the cache pool of {} rows", rows), rows * layout.rows.row_bytes, "lower --kv-cache-memory-bytes")
-          .add(fmt::format("the open chunks of {} sequences", o.max_num_seqs), o.max_num_seqs * layout.slot_bytes,
-               "lower --max-num-seqs")
-          .add(fmt::format("the workspace for steps of {} tokens", o.max_num_batched_tokens),
-               model::Workspace::bytes(c, engine.device(), o.max_num_batched_tokens, length), "lower --max-num-batched-tokens")
-          .add("logits", logit_rows * c.vocab * tensor::dtype_bytes(ops::real_dtype(engine.device())))
-          .check(engine.device());
-  if (!fits.ok()) return fits.error();
+  const Result<PoolSize> pool = plan_pool(engine, layout, o);
+  if (!pool.ok()) return pool.error();
+  const auto [rows, length] = *pool;
   Result<std::unique_ptr<Runner>> runner =
       Runner::create(engine, {rows, o.max_num_seqs, o.max_num_batched_tokens, length, o.prefault_cache});
   if (!runner.ok()) return runner.error();
