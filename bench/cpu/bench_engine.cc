@@ -16,9 +16,9 @@
 #include "base/memory.h"
 #include "base/rng.h"
 #include "bench/cpu/machine.h"
+#include "bench/engine/step_bytes.h"
 #include "engine/engine.h"
 #include "model/parameters.h"
-#include "model/weight_table.h"
 
 namespace perigee::bench {
 namespace {
@@ -64,19 +64,6 @@ std::unique_ptr<engine::Engine> open(const std::string& model, tensor::Device de
   return std::move(*engine);
 }
 
-// Bytes of the weights that one token reads: each tensor's share of active parameters; scales go with their codes.
-double active_weight_bytes(const model::Config& config) {
-  double bytes = 0;
-  double share = 0;
-  for (const model::TensorRow& row : model::weight_table(config)) {
-    if (row.parameters > 0) {
-      share = static_cast<double>(row.active) / static_cast<double>(row.parameters * row.copies);
-    }
-    bytes += share * static_cast<double>(row.bytes() * row.copies);
-  }
-  return bytes;
-}
-
 void bench_decode(const std::string& config, int64_t tokens, int threads) {
   const ConfigFolder folder(config);
   const Clock::time_point start = Clock::now();
@@ -97,7 +84,9 @@ void bench_decode(const std::string& config, int64_t tokens, int threads) {
   gaps.erase(gaps.begin());  // the first is the prompt's
   std::sort(gaps.begin(), gaps.end());
   const double median = gaps[gaps.size() / 2];
-  const double active = active_weight_bytes(c);
+  const model::StateLayout layout = model::make_state_layout(c, engine->device(), engine->formats());
+  const StepBytes bytes = step_bytes(c, layout, 1, 16);
+  const double active = bytes.dense + bytes.experts;
   const double state = static_cast<double>(model::inspect(c).kda_state_bytes);
   const double rate = (active + state) / median;
   const double peak = static_cast<double>(resident_memory_peak());  // before the machine is measured with a large buffer

@@ -149,7 +149,7 @@ Status Engine::check_memory(const std::vector<int64_t>& tokens_max, int64_t rows
       .add(fmt::format("the workspace for steps of {} tokens", rows),
            model::Workspace::bytes(config_, context_.device, rows, longest),
            "lower --max-num-batched-tokens")
-      .add("logits", logit_rows * config_.vocab * tensor::dtype_bytes(ops::real_dtype(context_.device)))
+      .add("logits", LogitRows::bytes_for(context_.device, logit_rows, config_.vocab, config_.hidden))
       .check(context_.device);
 }
 

@@ -39,53 +39,66 @@ Result<LogitRows> LogitRows::create(const ops::Context& context, int64_t rows, i
   return out;
 }
 
-Status LogitRows::make_twins(int64_t rows, int64_t vocab, int64_t hidden) {
-  struct Piece {
-    Twin* twin;
-    DType dtype;
-    int64_t width;
-    bool host_too;  // its own memory on the host is only for a GPU
-  };
-  const DType real = ops::real_dtype(context_.device);
-  const bool with_gpu = gpu();
-  std::vector<Piece> pieces = {{&logits_, real, vocab, true}, {&normalizers_, real, 1, true}};
-  Twin picked;
-  pieces.push_back({&picked, ops::activation_dtype(context_.device), hidden, false});
-  if (with_gpu) {
-    pieces.push_back({&ids_, DType::kI32, 1, true});
-    pieces.push_back({&values_, DType::kF32, 1, true});
-    pieces.push_back({&keys_, DType::kU8, sizeof(ops::DrawKey), true});
-    pieces.push_back({&drawn_, DType::kU8, sizeof(ops::Drawn), true});
-  }
-  size_t there = 0, here = 0;
-  for (const Piece& p : pieces) {
-    const size_t bytes = tensor::aligned(static_cast<size_t>(rows * p.width * tensor::dtype_bytes(p.dtype)));
-    there += bytes;
-    if (with_gpu && p.host_too) here += bytes;
-  }
-  size_t workspace = 0;
+std::vector<LogitRows::Piece> LogitRows::pieces(tensor::Device device, int64_t vocab, int64_t hidden) {
+  const DType real = ops::real_dtype(device);
+  std::vector<Piece> out = {{&LogitRows::logits_, real, vocab, true},
+                            {&LogitRows::normalizers_, real, 1, true},
+                            {&LogitRows::picked_, ops::activation_dtype(device), hidden, false}};
+  if (device != tensor::Device::kCuda) return out;
+  out.push_back({&LogitRows::ids_, DType::kI32, 1, true});
+  out.push_back({&LogitRows::values_, DType::kF32, 1, true});
+  out.push_back({&LogitRows::keys_, DType::kU8, sizeof(ops::DrawKey), true});
+  out.push_back({&LogitRows::drawn_, DType::kU8, sizeof(ops::Drawn), true});
+  return out;
+}
+
+namespace {
+
+size_t workspace_bytes(tensor::Device device, int64_t rows, int64_t vocab) {
   if constexpr (ops::kCudaBuilt) {
-    if (with_gpu) workspace = tensor::aligned(static_cast<size_t>(ops::cuda::sample_workspace_bytes(rows, vocab)));
+    if (device == tensor::Device::kCuda) {
+      return tensor::aligned(static_cast<size_t>(ops::cuda::sample_workspace_bytes(rows, vocab)));
+    }
   }
-  Result<tensor::Arena> arena = tensor::Arena::create(there + workspace, "the logits", context_.device);
+  return 0;
+}
+
+size_t piece_bytes(DType dtype, int64_t rows, int64_t width) {
+  return tensor::aligned(static_cast<size_t>(rows * width * tensor::dtype_bytes(dtype)));
+}
+
+}  // namespace
+
+int64_t LogitRows::bytes_for(tensor::Device device, int64_t rows, int64_t vocab, int64_t hidden) {
+  size_t bytes = workspace_bytes(device, rows, vocab);
+  for (const Piece& p : pieces(device, vocab, hidden)) bytes += piece_bytes(p.dtype, rows, p.width);
+  return static_cast<int64_t>(bytes);
+}
+
+Status LogitRows::make_twins(int64_t rows, int64_t vocab, int64_t hidden) {
+  const std::vector<Piece> all = pieces(context_.device, vocab, hidden);
+  const auto bytes = static_cast<size_t>(bytes_for(context_.device, rows, vocab, hidden));
+  Result<tensor::Arena> arena = tensor::Arena::create(bytes, "the logits", context_.device);
   if (!arena.ok()) return arena.error();
   arena_ = std::move(*arena);
-  if (with_gpu) {
+  if (gpu()) {
+    size_t here = 0;
+    for (const Piece& p : all) here += p.host_too ? piece_bytes(p.dtype, rows, p.width) : 0;
     Result<tensor::PinnedMemory> mirror = tensor::PinnedMemory::create(here, "the logits");
     if (!mirror.ok()) return mirror.error();
     mirror_ = std::move(*mirror);
   }
   std::byte* at = mirror_.data();
-  for (const Piece& p : pieces) {
-    Tensor& t = p.twin->there;
-    t = arena_.tensor(p.dtype, {rows, p.width});
-    p.twin->here = t;
-    if (!with_gpu || !p.host_too) continue;
-    p.twin->here.data = at;
-    at += tensor::aligned(bytes_of(t));
+  for (const Piece& p : all) {
+    Twin& twin = this->*p.twin;
+    twin.there = twin.here = arena_.tensor(p.dtype, {rows, p.width});
+    if (!gpu() || !p.host_too) continue;
+    twin.here.data = at;
+    at += piece_bytes(p.dtype, rows, p.width);
   }
-  picked_ = picked.there;
-  if (workspace > 0) workspace_ = arena_.allocate(workspace);
+  if (const size_t workspace = workspace_bytes(context_.device, rows, vocab); workspace > 0) {
+    workspace_ = arena_.allocate(workspace);
+  }
   return {};
 }
 
@@ -103,7 +116,7 @@ Tensor LogitRows::pick(const Tensor& hidden, std::span<const int64_t> rows) {
   bool adjacent = true;
   for (int64_t i = 0; i < n; ++i) adjacent = adjacent && rows[static_cast<size_t>(i)] == rows[0] + i;
   if (adjacent) return hidden.slice(rows[0], n);
-  const Tensor out = picked_.slice(0, n);
+  const Tensor out = picked_.there.slice(0, n);
   if (gpu()) {
     for (int64_t i = 0; i < n; ++i) *ids_.here.row<int32_t>(i) = static_cast<int32_t>(rows[static_cast<size_t>(i)]);
     send(ids_, n);

@@ -23,6 +23,8 @@ class LogitRows {
  public:
   // Rows of `vocab` logits that are held at once on `device`: many where rows are short, bounded memory where they are long.
   static int64_t rows_for(tensor::Device device, int64_t vocab);
+  // What create() takes where the model runs.
+  static int64_t bytes_for(tensor::Device device, int64_t rows, int64_t vocab, int64_t hidden);
   // Room for `rows` rows of `vocab` logits of hidden rows of `hidden` numbers.
   static Result<LogitRows> create(const ops::Context& context, int64_t rows, int64_t vocab, int64_t hidden);
 
@@ -53,6 +55,15 @@ class LogitRows {
   };
 
   bool gpu() const { return context_.device == tensor::Device::kCuda; }
+  // A twin and the width of its rows. With a GPU it has memory of its own on the host, unless nobody reads it there.
+  struct Piece {
+    Twin LogitRows::*twin;
+    tensor::DType dtype;
+    int64_t width;
+    bool host_too;
+  };
+
+  static std::vector<Piece> pieces(tensor::Device device, int64_t vocab, int64_t hidden);
   Status make_twins(int64_t rows, int64_t vocab, int64_t hidden);
   void bring(const Twin& t, int64_t rows);
   void send(const Twin& t, int64_t rows);
@@ -72,7 +83,7 @@ class LogitRows {
   Twin values_;       // [R] f32
   Twin keys_;         // [R, sizeof(DrawKey)] bytes
   Twin drawn_;        // [R, sizeof(Drawn)] bytes
-  tensor::Tensor picked_;         // [R, D] hidden rows that do not follow one another
+  Twin picked_;       // [R, D] hidden rows that do not follow one another
   std::byte* workspace_ = nullptr;  // of draws
   bool normalized_ = false;         // normalizers_.here is filled
   std::vector<bool> mirrored_, edited_;

@@ -15,13 +15,13 @@ constexpr int64_t kContextsDefault = 4;  // full contexts that a CPU's pool of d
 // What a service takes beside its pool.
 MemoryPlan beside(const Engine& engine, const model::StateLayout& layout, const ServiceOptions& o, int64_t length) {
   const model::Config& c = engine.config();
-  const int64_t logits = LogitRows::rows_for(engine.device(), c.vocab) * c.vocab;
   MemoryPlan plan;
   plan.add(fmt::format("the open chunks of {} sequences", o.max_num_seqs), o.max_num_seqs * layout.slot_bytes,
            "lower --max-num-seqs");
   plan.add(fmt::format("the workspace for steps of {} tokens", o.max_num_batched_tokens),
            model::Workspace::bytes(c, engine.device(), o.max_num_batched_tokens, length), "lower --max-num-batched-tokens");
-  plan.add("logits", logits * tensor::dtype_bytes(ops::real_dtype(engine.device())));
+  const int64_t rows = LogitRows::rows_for(engine.device(), c.vocab);
+  plan.add("logits", LogitRows::bytes_for(engine.device(), rows, c.vocab, c.hidden));
   return plan;
 }
 
